@@ -97,6 +97,8 @@ enum AppendAttempt {
 
 const APPENDING: &str = "appending to a file";
 const CLOSED: &str = "the appender was closed";
+const LARGER: &str =
+    "a record that is written in place has at most a block of the appender: open it with a larger block";
 
 impl<'a, R: Content> Appending<'a, R> {
     /// Appends at most `len` bytes. With `may_yield`, it lets the thread's loop turn first, if appends have started writes: a
@@ -105,7 +107,7 @@ impl<'a, R: Content> Appending<'a, R> {
     pub fn new(shared: &'a AppenderShared, len: usize, content: R, may_yield: bool) -> Self {
         let record =
             Unappended { content, len, done: 0, memory: WaitForMemory::default(), has_waited: false };
-        Self { waits: Waits::new(shared, may_yield), record }
+        Self { waits: Waits::new(shared, APPENDING, may_yield), record }
     }
 }
 
@@ -118,9 +120,7 @@ impl<R: Content> Unappended<R> {
         } else if !check::range_ends_in_a_file(state.plan.appended(), left) {
             Some(check::BEYOND)
         } else if !R::IN_PIECES && left > state.chunks.size {
-            Some(
-                "a record that is written in place has at most a block of the appender: open it with a larger block",
-            )
+            Some(LARGER)
         } else {
             None
         }
@@ -129,13 +129,13 @@ impl<R: Content> Unappended<R> {
     fn attempt(&mut self, waits: &mut Waits<&AppenderShared>) -> Result<AppendAttempt> {
         let shared = waits.shared;
         // Dropped after the lock.
-        let mut leaves = Waits::new(shared, false);
+        let mut leaves = Waits::new(shared, APPENDING, false);
         let mut state = shared.lock();
         if let Some(error) = shared.refusal(&state, APPENDING) {
             return Err(error.after(self.done));
         }
         let state = &mut *state;
-        if state.has_failed() || !state.waiters.is_first(waits.place) {
+        if state.has_failed() || !state.waiters.is_first(&waits.place) {
             return Ok(AppendAttempt::NoRoom);
         }
         if let Some(why) = self.refusal(state) {
@@ -152,7 +152,7 @@ impl<R: Content> Unappended<R> {
             let (before, full) = (state.plan.appended(), state.chunks.full());
             if !R::IN_PIECES {
                 // Left also if the program's function panics and the future is kept.
-                leaves.place = waits.place.take();
+                leaves.place = std::mem::take(&mut waits.place);
             }
             state.chunks.append(piece, &mut state.plan, |record| self.content.put(record, shared));
             let offset = before - self.done as u64;
@@ -164,9 +164,9 @@ impl<R: Content> Unappended<R> {
                 let has_work = state.has_work() || state.chunks.full() > full;
                 return Ok(AppendAttempt::Done(offset, has_work, state.waiters.has_readers()));
             }
-            if waits.place.is_none() {
+            if !waits.place.is_taken() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
-                let _ = state.waiters.register(&mut waits.place, Goal::Turn, None, 0);
+                let _ = state.waiters.register(&mut waits.place, Goal::Turn, None);
             }
         }
     }
@@ -207,8 +207,7 @@ impl<R: Content> Future for Appending<'_, R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { waits, record } = &mut *self;
-        let result =
-            ready!(waits.poll(APPENDING, false, context, |waits, context| record.look(waits, context)));
+        let result = ready!(waits.poll(false, context, |waits, context| record.look(waits, context)));
         waits.leave();
         Poll::Ready(result)
     }
@@ -234,58 +233,43 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    pub(super) fn new(shared: &'a AppenderShared, request: Request) -> Self {
+    /// `what` is for errors.
+    pub(super) fn new(shared: &'a AppenderShared, what: &'static str, request: Request) -> Self {
         // A truncation is ordered with appends, which may yield.
         let may_yield = matches!(request, Request::Truncate(_));
-        Self { waits: Waits::new(shared, may_yield), request, goal: None }
+        Self { waits: Waits::new(shared, what, may_yield), request, goal: None }
     }
 }
 
 impl Request {
-    /// Describes what is being done, for errors.
-    fn what(self) -> &'static str {
-        match self {
-            Self::Flush => "flushing an appender",
-            Self::Sync => "syncing an appender",
-            Self::Truncate(_) => "truncating an appender's file",
-            Self::Close => "closing an appender",
-        }
-    }
-
-    /// Asks for it, if it is this task's turn.
-    fn ask(self, state: &mut AppenderState, waits: &Waits<&AppenderShared>) -> Result<Option<Goal>> {
-        let plan = &mut state.plan;
-        Ok(Some(match self {
-            Self::Flush => plan.want_written(),
-            Self::Sync => plan.want_durable(),
-            Self::Close => plan.close(),
-            // No append, and no other truncation, comes first.
-            Self::Truncate(_) if !state.waiters.is_first(waits.place) || plan.truncating().is_some() => {
-                return Ok(None);
-            }
-            Self::Truncate(len) if !plan.is_closing() && len <= plan.appended() => plan.truncate(len),
-            Self::Truncate(len) => {
-                let appended = plan.appended();
-                let too_long =
-                    || format!("the length is to be {len} bytes, but only {appended} were appended");
-                let why = if plan.is_closing() { CLOSED.into() } else { too_long() };
-                return Err(waits.shared.error(ErrorKind::InvalidInput, self.what(), why));
-            }
-        }))
-    }
-
-    /// Returns whether the goal is reached. Sets the goal when it is this task's turn.
+    /// Returns whether the goal is reached. Asks for it when it is this task's turn.
     fn look(self, goal: &mut Option<Goal>, waits: &Waits<&AppenderShared>) -> Result<Look<()>> {
         let shared = waits.shared;
         let mut state = shared.lock();
         if goal.is_some_and(|goal| state.plan.has_reached(goal)) {
             return Ok(Look::Ready(()));
         }
-        if let Some(error) = shared.refusal(&state, self.what()) {
+        if let Some(error) = shared.refusal(&state, waits.what) {
             return Err(error);
         }
-        let asks = goal.is_none() && !state.has_failed();
-        let asked = if asks { self.ask(&mut state, waits)? } else { None };
+        let may_ask = goal.is_none() && !state.has_failed();
+        let is_first = state.waiters.is_first(&waits.place);
+        let plan = &mut state.plan;
+        let asked = match self {
+            _ if !may_ask => None,
+            Self::Flush => Some(plan.want_written()),
+            Self::Sync => Some(plan.want_durable()),
+            Self::Close => Some(plan.close()),
+            // An append, or another truncation, comes first.
+            Self::Truncate(_) if !is_first || plan.truncating().is_some() => None,
+            Self::Truncate(len) if !plan.is_closing() && len <= plan.appended() => Some(plan.truncate(len)),
+            Self::Truncate(len) => {
+                let end = plan.appended();
+                let too_long = || format!("the length is to be {len} bytes, but only {end} were appended");
+                let why = if plan.is_closing() { CLOSED.into() } else { too_long() };
+                return Err(shared.error(ErrorKind::InvalidInput, waits.what, why));
+            }
+        };
         *goal = goal.or(asked);
         let waits_for = match self {
             Self::Truncate(_) => Goal::Turn,
@@ -293,7 +277,7 @@ impl Request {
             Self::Flush | Self::Sync | Self::Close => goal.unwrap_or(Goal::Closed),
         };
         let Some(asked) = asked else { return Ok(Look::Wait(waits_for)) };
-        let is_reached = state.plan.has_reached(asked);
+        let is_reached = plan.has_reached(asked);
         drop(state);
         if asked == Goal::Closed {
             // Appends that wait fail now, even if closing has nothing else to do.
@@ -308,7 +292,7 @@ impl Future for Settle<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { waits, request, goal } = &mut *self;
-        let result = ready!(waits.poll(request.what(), true, context, |waits, _| request.look(goal, waits)));
+        let result = ready!(waits.poll(true, context, |waits, _| request.look(goal, waits)));
         waits.leave();
         if waits.shared.is_ours() {
             waits.shared.hand_over();

@@ -391,10 +391,8 @@ impl Appender {
             return None;
         }
         let mut append = Appending::new(self.shared(), record.len(), record, false);
-        match Pin::new(&mut append).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        }
+        let polled = Pin::new(&mut append).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(result) = polled { Some(result) } else { None }
     }
 
     /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file,
@@ -445,7 +443,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)`. A failure is final, see [`Appender`].
     pub fn flush(&self) -> Settle<'_> {
-        Settle::new(self.shared(), Request::Flush)
+        Settle::new(self.shared(), "flushing an appender", Request::Flush)
     }
 
     /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
@@ -455,7 +453,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
     pub fn sync(&self) -> Settle<'_> {
-        Settle::new(self.shared(), Request::Sync)
+        Settle::new(self.shared(), "syncing an appender", Request::Sync)
     }
 
     /// Cuts the log back to `length` bytes, durably: the next record begins there. `length` is at most
@@ -492,7 +490,7 @@ impl Appender {
     /// `InvalidInput` if the log is shorter than `length`, or after [`close`](Self::close), which leave the appender
     /// usable. Those of `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)`, which are final, see [`Appender`].
     pub fn truncate(&self, length: u64) -> impl Future<Output = Result<()>> + Send + use<'_> {
-        Settle::new(self.shared(), Request::Truncate(length))
+        Settle::new(self.shared(), "truncating an appender's file", Request::Truncate(length))
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
@@ -503,7 +501,7 @@ impl Appender {
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
     pub fn close(&self) -> Settle<'_> {
-        Settle::new(self.shared(), Request::Close)
+        Settle::new(self.shared(), "closing an appender", Request::Close)
     }
 
     /// Returns a reader of what is appended from now on, or from [another offset](TailReader::from) on. Any number may read

@@ -349,7 +349,15 @@ impl Plan {
                 (self.padded, self.covers, self.owes_sync) = (false, None, true);
                 self.ahead.was_cut(len);
             }
-            AppendStep::Truncate { len, .. } => self.truncated(len),
+            AppendStep::Truncate { len, .. } => {
+                (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, len);
+                self.wanted_written = self.wanted_written.min(len);
+                self.wanted_durable = self.wanted_durable.min(len);
+                (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);
+                self.truncations += 1;
+                self.owes_sync = false;
+                self.ahead.was_cut(len);
+            }
         }
     }
 
@@ -357,16 +365,6 @@ impl Plan {
     pub fn was_not_truncated(&mut self, len: u64) {
         (self.appended, self.complete) = (len, len);
         (self.sealed, self.durable) = (len, self.durable.min(len));
-    }
-
-    fn truncated(&mut self, len: u64) {
-        (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, len);
-        (self.wanted_written, self.wanted_durable) =
-            (self.wanted_written.min(len), self.wanted_durable.min(len));
-        (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);
-        self.truncations += 1;
-        self.owes_sync = false;
-        self.ahead.was_cut(len);
     }
 
     fn synced(&mut self) {
@@ -394,10 +392,9 @@ impl Plan {
 
     /// Returns whether no write in flight touches a block of this piece.
     fn is_free(&self, piece: Piece) -> bool {
-        if !self.ahead.is_clear(piece.end.next_multiple_of(self.block)) {
-            return false;
-        }
-        self.in_flight.iter().all(|other| other.end.next_multiple_of(self.block) <= piece.start)
+        let block_end = |piece: &Piece| piece.end.next_multiple_of(self.block);
+        let is_free = self.in_flight.iter().all(|other| block_end(other) <= piece.start);
+        is_free && self.ahead.is_clear(block_end(&piece))
     }
 }
 

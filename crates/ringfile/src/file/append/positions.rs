@@ -15,16 +15,13 @@ impl Positions {
     pub fn add(&mut self, position: u64) -> usize {
         let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         self.0.resize(self.0.len().max(free + 1), None);
-        self.set(free, position);
+        self.set(free, Some(position));
         free
     }
 
-    pub fn set(&mut self, index: usize, position: u64) {
-        self.0[index] = Some(ReaderPosition { at: position, cut: None });
-    }
-
-    pub fn remove(&mut self, index: usize) {
-        self.0[index] = None;
+    /// Sets the position of a reader; `None` removes the reader.
+    pub fn set(&mut self, index: usize, position: Option<u64>) {
+        self.0[index] = position.map(|at| ReaderPosition { at, cut: None });
     }
 
     pub fn cut(&mut self, len: u64) {

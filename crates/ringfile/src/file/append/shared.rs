@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
-use super::plan::{AppendStep, Goal, Pace, Plan};
+use super::plan::{AppendStep, Pace, Plan};
 use super::positions::Positions;
-use super::waiters::{WaiterPlace, Waiters, Wakers};
+use super::waiters::{Waiters, Wakers, this_thread};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
 use crate::driver::timer::{self, Timer};
 use crate::driver::{Target, is_main_polled};
@@ -99,21 +99,20 @@ pub(super) struct AppenderState {
 /// parent.
 struct Call<F>(Weak<AppenderShared>, F);
 
-impl<F: Fn(&AppenderShared) + Send + Sync + 'static> Call<F> {
-    fn waker(shared: &Weak<AppenderShared>, function: F) -> Waker {
-        Waker::from(Arc::new(Self(Weak::clone(shared), function)))
-    }
+fn waker<F: Fn(&AppenderShared) + Send + Sync + 'static>(
+    shared: &Weak<AppenderShared>,
+    function: F,
+) -> Waker {
+    Waker::from(Arc::new(Call(Weak::clone(shared), function)))
 }
 
-impl<F: Fn(&AppenderShared) + Send + Sync + 'static> Wake for Call<F> {
+impl<F: Fn(&AppenderShared) + Send + Sync> Wake for Call<F> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.0.upgrade()
-            && shared.is_ours()
-        {
+        if let Some(shared) = self.0.upgrade().filter(|shared| shared.is_ours()) {
             (self.1)(&shared);
         }
     }
@@ -124,7 +123,7 @@ impl AppenderShared {
         let (chunk, len, keeps) = (chunks.size, plan.appended(), chunks.kept.keeps());
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
             let lanes = AppendLanes::new(depth, &file, |woken| {
-                Call::waker(shared, move |shared| {
+                waker(shared, move |shared| {
                     // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
                     woken.store(true, Ordering::SeqCst);
                     shared.stirred();
@@ -142,9 +141,9 @@ impl AppenderShared {
                 stirred: false,
                 failure: None,
                 synced: None,
-                pause_over: Call::waker(shared, Self::pause_is_over),
+                pause_over: waker(shared, Self::pause_is_over),
                 timer: None,
-                overdue: Call::waker(shared, Self::is_overdue),
+                overdue: waker(shared, Self::is_overdue),
                 watch: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
@@ -248,16 +247,9 @@ impl AppenderShared {
         )))
     }
 
-    /// Registers a task. The waker is cloned, and the previous one dropped, without the lock.
-    pub fn register(&self, place: &mut Option<WaiterPlace>, goal: Goal, waker: &Waker) {
-        let waker = Some(waker.clone());
-        let before = self.lock().waiters.register(place, goal, waker, this_thread());
-        drop(before);
-    }
-
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
     fn wake_one(&self, mut state: MutexGuard<'_, AppenderState>) {
-        let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
+        let Some((waker, has_more)) = state.waiters.take_one() else { return };
         if has_more && state.watch.is_none() {
             state.watch = timer::wake_at(timer::now() + PATIENCE, state.overdue.clone());
         }
@@ -294,40 +286,28 @@ impl AppenderShared {
     /// does so: a loop ends only after the operations that it has started.
     pub fn hand_over(&self) {
         let state = self.lock();
-        if !state.has_work() {
-            return;
-        }
-        if is_main_polled() && state.waiters.has_wakers() {
+        let has_work = state.has_work();
+        if has_work && is_main_polled() && state.waiters.has_wakers() {
             self.wake_one(state);
-        } else {
+        } else if has_work {
             drop(state);
             self.drive(false);
         }
     }
 
-    /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
-    pub fn leave(&self, place: &mut Option<WaiterPlace>) {
-        let before = self.lock().waiters.leave(place);
-        drop(before);
-        self.wake(false);
-    }
-
     /// Wakes every task, or those that have reached their goals.
     pub fn wake(&self, everyone: bool) {
-        let mut cursor = 0;
-        loop {
+        let (mut cursor, mut more) = (0, true);
+        while more {
             let mut wakers = Wakers::default();
             let mut state = self.lock();
             let AppenderState { waiters, plan, .. } = &mut *state;
-            let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
+            more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
             drop(state);
             for waker in wakers.into_iter().flatten() {
                 // The panic hook has reported a waker that panics. It concerns neither the task that drives nor the
                 // other waiting tasks.
                 let _ = panics::catch(|| waker.wake());
-            }
-            if !more {
-                return;
             }
         }
     }
@@ -490,12 +470,6 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// Returns a number for this thread that no other running thread has, and that is not 0.
-fn this_thread() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
 impl AppenderState {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
@@ -530,13 +504,10 @@ impl AppenderState {
             return;
         }
         let until = self.synced.map(|synced| synced + self.plan.sync_interval);
-        self.plan.pace = Pace::Pausing;
         let until = until.filter(|until| *until > timer::now());
         // Dropping the waker of this timer, or of the one before, runs no code of a program.
         self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
-        if self.timer.is_none() {
-            self.plan.pace = Pace::Open;
-        }
+        self.plan.pace = if self.timer.is_some() { Pace::Pausing } else { Pace::Open };
     }
 
     fn next_job(&mut self) -> Option<Job> {

@@ -14,6 +14,7 @@ use futures_core::Stream;
 
 use super::plan::Goal;
 use super::shared::{AppenderShared, AppenderState};
+use super::waiters::WaiterPlace;
 use super::waits::{Look, Waits};
 use crate::error::Result;
 use crate::file::stream::Reader;
@@ -84,6 +85,9 @@ struct Tail {
     has_ended: bool,
 }
 
+/// A piece, or the end.
+type Found = Look<Option<Bytes>>;
+
 struct Behind {
     reader: Reader,
     /// Where it ends.
@@ -101,7 +105,7 @@ impl TailReader {
             index = state.positions.add(position);
         }
         let tail = Tail { index, position, is_durable: false, behind: None, has_ended: false };
-        Self { waits: Waits::new(Arc::clone(shared), false), tail }
+        Self { waits: Waits::new(Arc::clone(shared), READING, false), tail }
     }
 
     /// Sets where to begin, in bytes of the log: by default where it ended when [`tail`](super::Appender::tail) was called.
@@ -111,7 +115,7 @@ impl TailReader {
         self.tail.behind = None;
         self.tail.position = offset;
         if self.waits.shared.is_ours() {
-            self.waits.shared.lock().positions.set(self.tail.index, offset);
+            self.waits.shared.lock().positions.set(self.tail.index, Some(offset));
         }
         self
     }
@@ -137,19 +141,12 @@ impl TailReader {
         let waiting = Waiting(self);
         std::future::poll_fn(move |context| Pin::new(&mut *waiting.0).poll_next(context))
     }
-
-    /// Leaves the list of waiting tasks, for a task that is polled no more.
-    fn give_up(&mut self) {
-        if !self.waits.shared.is_filled_here() {
-            self.waits.give_up();
-        }
-    }
 }
 
 impl Tail {
-    fn give(&mut self, piece: Bytes, state: &mut AppenderState) -> Look<Option<Bytes>> {
+    fn give(&mut self, piece: Bytes, state: &mut AppenderState) -> Found {
         self.position += piece.len() as u64;
-        state.positions.set(self.index, self.position);
+        state.positions.set(self.index, Some(self.position));
         Look::Ready(Some(piece))
     }
 
@@ -160,7 +157,7 @@ impl Tail {
         Err(shared.error(ErrorKind::InvalidData, READING, why))
     }
 
-    fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Look<Option<Bytes>>> {
+    fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Found> {
         if let Some(found) = self.look_behind(shared, context)? {
             return Ok(found);
         }
@@ -204,11 +201,7 @@ impl Tail {
     }
 
     /// Polls the reader of the file. Returns `None` if there is nothing to read with it, or no more.
-    fn look_behind(
-        &mut self,
-        shared: &AppenderShared,
-        context: &mut Context<'_>,
-    ) -> Result<Option<Look<Option<Bytes>>>> {
+    fn look_behind(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Option<Found>> {
         let Some(Behind { reader, until, truncations }) = &mut self.behind else { return Ok(None) };
         let (until, truncations) = (*until, *truncations);
         let polled = Pin::new(&mut *reader).poll_next(context);
@@ -240,7 +233,9 @@ struct Waiting<'a>(&'a mut TailReader);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.give_up();
+        if !self.0.waits.shared.is_filled_here() {
+            self.0.waits.give_up();
+        }
     }
 }
 
@@ -252,8 +247,7 @@ impl Stream for TailReader {
         if tail.has_ended {
             return Poll::Ready(None);
         }
-        let result =
-            ready!(waits.poll(READING, false, context, |waits, context| tail.look(&waits.shared, context)));
+        let result = ready!(waits.poll(false, context, |waits, context| tail.look(&waits.shared, context)));
         waits.stop();
         if !matches!(result, Ok(Some(_))) {
             tail.has_ended = true;
@@ -268,10 +262,10 @@ impl Drop for TailReader {
         let Self { waits, tail } = self;
         if waits.shared.is_filled_here() {
             // The function that writes a record in place drops it, and cannot have the lock: its entries are never used again.
-            waits.place = None;
+            waits.place = WaiterPlace::default();
         } else if waits.shared.is_ours() {
             waits.give_up();
-            waits.shared.lock().positions.remove(tail.index);
+            waits.shared.lock().positions.set(tail.index, None);
         }
     }
 }

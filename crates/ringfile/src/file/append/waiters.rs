@@ -7,9 +7,15 @@ use std::task::Waker;
 
 use super::plan::{Goal, Plan};
 
-/// A place in the list of [`Waiters`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct WaiterPlace(usize);
+/// A task's place in the list of [`Waiters`], if it is there.
+#[derive(Default)]
+pub(super) struct WaiterPlace(Option<usize>);
+
+impl WaiterPlace {
+    pub fn is_taken(&self) -> bool {
+        self.0.is_some()
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Waiters {
@@ -25,18 +31,19 @@ pub(super) struct Waiters {
 /// Wakers to call once the lock is free. If more tasks are to be woken, this is filled and called several times.
 pub(super) type Wakers = [Option<Waker>; 16];
 
+/// Returns a number for this thread that no other running thread has, and that is not 0.
+pub(super) fn this_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
 impl Waiters {
     /// Adds a task, or replaces the waker of one in the list, which keeps its place if it waits for the same kind of goal.
     /// The caller drops the returned value without the lock.
     #[must_use]
-    pub fn register(
-        &mut self,
-        place: &mut Option<WaiterPlace>,
-        goal: Goal,
-        waker: Option<Waker>,
-        thread: usize,
-    ) -> Option<Waker> {
-        if let Some((waits_for, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut())
+    pub fn register(&mut self, place: &mut WaiterPlace, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
+        let thread = this_thread();
+        if let Some((waits_for, kept, on)) = place.0.and_then(|index| self.all.get_mut(index)?.as_mut())
             && std::mem::discriminant(waits_for) == std::mem::discriminant(&goal)
         {
             (*waits_for, *on) = (goal, thread);
@@ -55,14 +62,14 @@ impl Waiters {
             Goal::Appended(_) => self.readers += 1,
             Goal::Written(_) | Goal::Durable(_) | Goal::Closed => {}
         }
-        *place = Some(WaiterPlace(index));
+        place.0 = Some(index);
         before
     }
 
     /// Removes a task from the list. The caller drops the returned value without the lock.
     #[must_use]
-    pub fn leave(&mut self, place: &mut Option<WaiterPlace>) -> Option<Waker> {
-        let WaiterPlace(index) = place.take()?;
+    pub fn leave(&mut self, place: &mut WaiterPlace) -> Option<Waker> {
+        let index = place.0.take()?;
         let (goal, waker, _) = self.all.get_mut(index)?.take()?;
         self.free.push(index);
         match goal {
@@ -74,8 +81,8 @@ impl Waiters {
     }
 
     /// Returns whether the task at `place`, or a new one, may append before all others.
-    pub fn is_first(&self, place: Option<WaiterPlace>) -> bool {
-        self.appending.front().map(|&first| WaiterPlace(first)) == place || self.appending.is_empty()
+    pub fn is_first(&self, place: &WaiterPlace) -> bool {
+        self.appending.front().copied() == place.0 || self.appending.is_empty()
     }
 
     /// Returns whether a task waits for records.
@@ -89,7 +96,8 @@ impl Waiters {
     }
 
     /// Takes the waker of one task: of one that waits on this thread, if there is one. Returns whether there are more.
-    pub fn take_one(&mut self, thread: usize) -> Option<(Waker, bool)> {
+    pub fn take_one(&mut self) -> Option<(Waker, bool)> {
+        let thread = this_thread();
         let mut can_wake = self.all.iter_mut().flatten().filter(|(_, waker, _)| waker.is_some());
         let (first, second) = (can_wake.next()?, can_wake.next());
         let has_more = second.is_some();

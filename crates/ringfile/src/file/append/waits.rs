@@ -14,7 +14,9 @@ use crate::runtime;
 /// A place in the list of waiting tasks. Dropping it leaves the list.
 pub(super) struct Waits<S: Deref<Target = AppenderShared>> {
     pub shared: S,
-    pub place: Option<WaiterPlace>,
+    /// What the task does, for errors.
+    pub what: &'static str,
+    pub place: WaiterPlace,
     may_yield: bool,
 }
 
@@ -33,8 +35,8 @@ pub(super) enum Look<T> {
 
 impl<S: Deref<Target = AppenderShared>> Waits<S> {
     /// With `may_yield`, the first poll lets the thread's loop turn if appends have started writes.
-    pub fn new(shared: S, may_yield: bool) -> Self {
-        Self { shared, place: None, may_yield }
+    pub fn new(shared: S, what: &'static str, may_yield: bool) -> Self {
+        Self { shared, what, place: WaiterPlace::default(), may_yield }
     }
 
     /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
@@ -44,12 +46,11 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
     /// Those of `look`, and if this is a forked child.
     pub fn poll<T>(
         &mut self,
-        what: &'static str,
         first_ends: bool,
         context: &mut Context<'_>,
         mut look: impl FnMut(&mut Self, &mut Context<'_>) -> Result<Look<T>>,
     ) -> Poll<Result<T>> {
-        self.shared.check_process(what)?;
+        self.shared.check_process(self.what)?;
         if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -66,18 +67,24 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
                 Look::Wait(_) if has_driven => return Poll::Pending,
                 Look::Wait(goal) | Look::Drive(goal) => goal,
             };
-            self.shared.register(&mut self.place, goal, context.waker());
+            // Cloned, and the previous one dropped, without the lock.
+            let waker = Some(context.waker().clone());
+            let before = self.shared.lock().waiters.register(&mut self.place, goal, waker);
+            drop(before);
             // What came before the registration woke nobody, so it looks again in any case.
             has_driven = !self.shared.drive(first_ends);
         }
     }
 
-    /// Leaves the list, if the task is in it. Returns whether it was.
+    /// Leaves the list, if the task is in it. Returns whether it was. If it was the first that waited to append, the next one
+    /// is woken.
     #[inline]
     pub fn leave(&mut self) -> bool {
-        let leaves = self.place.is_some() && self.shared.is_ours();
+        let leaves = self.place.is_taken() && self.shared.is_ours();
         if leaves {
-            self.shared.leave(&mut self.place);
+            let waker = self.shared.lock().waiters.leave(&mut self.place);
+            drop(waker);
+            self.shared.wake(false);
         }
         leaves
     }
