@@ -49,22 +49,18 @@ impl Chunks {
     pub fn at(&self, position: u64, limit: u64, end: u64) -> Result<Bytes, u64> {
         let current = self.current.as_ref().filter(|_| self.kept.keeps());
         let current = current.map(|current| (current, end - current.len() as u64));
-        match current {
-            Some((chunk, start)) if start <= position => {
-                Ok(share(chunk, (position - start) as usize, (limit - position) as usize))
-            }
-            _ => self.kept.at(position, limit).ok_or_else(|| {
-                let start = self.kept.start().or(current.map(|(_, start)| start));
-                start.unwrap_or(u64::MAX)
-            }),
+        if let Some((chunk, start)) = current.filter(|(_, start)| *start <= position) {
+            return Ok(share(chunk, (position - start) as usize, (limit - position) as usize));
         }
+        let start = self.kept.start().or(current.map(|(_, start)| start));
+        self.kept.at(position, limit).ok_or(start.unwrap_or(u64::MAX))
     }
 
     /// Keeps a chunk that ends at `end` in the log, and whose memory takes `unused` bytes with it.
-    fn keep(kept: &mut Kept, chunk: &Buffer, unused: usize, end: u64) {
-        if kept.keeps() {
+    fn keep(&mut self, chunk: &Buffer, unused: usize, end: u64) {
+        if self.kept.keeps() {
             let memory = chunk.capacity() + unused;
-            kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
+            self.kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
         }
     }
 
@@ -80,16 +76,16 @@ impl Chunks {
     }
 
     /// Appends the record that `fill` writes, of at most `most` bytes and not more than a chunk. The caller has checked that
-    /// there is memory.
-    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) {
+    /// there is memory. Returns whether it has filled a chunk.
+    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) -> bool {
         if most > 0 && self.current.is_none() {
             self.begin_chunk();
         }
-        let before = self.current.as_ref().map_or(0, Buffer::len);
-        let mut record =
-            Record { offset: plan.appended(), room: most, before, first: None, kept: false, chunks: self };
+        let (full, before) = (self.full.len(), Some(self.current.as_ref().map_or(0, Buffer::len)));
+        let mut record = Record { offset: plan.appended(), room: most, before, first: None, chunks: self };
         fill(&mut record);
         record.keep(plan);
+        self.full.len() > full
     }
 
     /// Makes unused memory the current chunk.
@@ -112,15 +108,10 @@ impl Chunks {
         self.current.take()
     }
 
-    /// Returns how many full chunks no write has taken.
-    pub fn full(&self) -> usize {
-        self.full.len()
-    }
-
     /// Makes a chunk, up to whose end the plan has been told of all bytes, a full one.
     fn seal(&mut self, chunk: Buffer, plan: &mut Plan) {
         plan.seal_full();
-        Self::keep(&mut self.kept, &chunk, 0, plan.appended());
+        self.keep(&chunk, 0, plan.appended());
         self.full.push_back(chunk);
     }
 
@@ -137,17 +128,16 @@ impl Chunks {
         let last_block = &rest[len - len % block..];
         // If little of the chunk is left, using it would split the next group into two writes, which would need a separate
         // sync.
-        let unused = next.capacity();
-        let unused = if unused >= self.size / 2 {
+        let mut unused = next.capacity();
+        if unused >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);
-            0
+            unused = 0;
         } else {
             // `rest` keeps the chunk's memory, so that dropping `next` returns no memory under the appender's lock.
             self.carried.extend_from_slice(last_block);
-            unused
-        };
-        Self::keep(&mut self.kept, &rest, unused, end);
+        }
+        self.keep(&rest, unused, end);
         rest.resize(rest.capacity(), 0);
         Some(rest)
     }
@@ -161,11 +151,10 @@ pub struct Record<'a> {
     chunks: &'a mut Chunks,
     offset: u64,
     room: usize,
-    /// How full the current chunk was when the record began.
-    before: usize,
+    /// How full the current chunk was when the record began, until the record is kept.
+    before: Option<usize>,
     /// The chunk in which the record began, once it is full and the record continues in the next one.
     first: Option<Buffer>,
-    kept: bool,
 }
 
 impl Record<'_> {
@@ -201,8 +190,7 @@ impl Record<'_> {
 
     /// Makes the record part of what was appended.
     fn keep(mut self, plan: &mut Plan) {
-        self.kept = true;
-        let mut before = self.before;
+        let Some(mut before) = self.before.take() else { return };
         if let Some(first) = self.first.take() {
             plan.append(first.len() - std::mem::take(&mut before));
             self.chunks.seal(first, plan);
@@ -233,9 +221,7 @@ fn is_full(chunk: &Buffer) -> bool {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
+        let Some(before) = self.before else { return };
         if let Some(first) = self.first.take()
             && let Some(mut unused) = self.chunks.current.replace(first)
         {
@@ -243,7 +229,7 @@ impl Drop for Record<'_> {
             self.chunks.spare.push(unused);
         }
         if let Some(current) = &mut self.chunks.current {
-            current.truncate(self.before);
+            current.truncate(before);
         }
     }
 }

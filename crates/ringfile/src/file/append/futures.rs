@@ -135,7 +135,7 @@ impl<R: Content> Unappended<R> {
             return Err(error.after(self.done));
         }
         let state = &mut *state;
-        if state.has_failed() || !state.waiters.is_first(&waits.place) {
+        if state.has_failed() || !state.waiters.is_first(waits.place) {
             return Ok(AppendAttempt::NoRoom);
         }
         if let Some(why) = self.refusal(state) {
@@ -149,22 +149,22 @@ impl<R: Content> Unappended<R> {
             if !state.chunks.has_memory(piece) {
                 return Ok(AppendAttempt::NoMemory);
             }
-            let (before, full) = (state.plan.appended(), state.chunks.full());
+            let offset = state.plan.appended() - self.done as u64;
             if !R::IN_PIECES {
                 // Left also if the program's function panics and the future is kept.
-                leaves.place = std::mem::take(&mut waits.place);
+                leaves.place = waits.place.take();
             }
-            state.chunks.append(piece, &mut state.plan, |record| self.content.put(record, shared));
-            let offset = before - self.done as u64;
+            let put = |record: &mut Record<'_>| self.content.put(record, shared);
+            let has_filled = state.chunks.append(piece, &mut state.plan, put);
             self.done += piece;
             shared.publish_appended(state);
             if self.done == self.len {
                 state.metrics.appends += 1;
                 state.plan.completed_record();
-                let has_work = state.has_work() || state.chunks.full() > full;
+                let has_work = state.has_work() || has_filled;
                 return Ok(AppendAttempt::Done(offset, has_work, state.waiters.has_readers()));
             }
-            if !waits.place.is_taken() {
+            if waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
                 let _ = state.waiters.register(&mut waits.place, Goal::Turn, None);
             }
@@ -253,7 +253,7 @@ impl Request {
             return Err(error);
         }
         let may_ask = goal.is_none() && !state.has_failed();
-        let is_first = state.waiters.is_first(&waits.place);
+        let is_first = state.waiters.is_first(waits.place);
         let plan = &mut state.plan;
         let asked = match self {
             _ if !may_ask => None,

@@ -37,7 +37,7 @@ impl Desk {
     }
 }
 
-pub(super) struct AppendLane {
+struct AppendLane {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     desk: Arc<Desk>,
     /// Whether it must be polled.
@@ -111,15 +111,6 @@ async fn work(file: File, desk: Arc<Desk>) {
     }
 }
 
-impl AppendLane {
-    /// Gives a job to this lane, which is idle.
-    pub fn give(&mut self, job: Job) {
-        self.step = Some(job.0);
-        self.desk.lock().0 = Some(job);
-        self.woken.store(true, Ordering::SeqCst);
-    }
-}
-
 impl AppendLanes {
     /// Creates idle lanes. `waker` makes the waker of one, which sets its flag.
     pub fn new(count: usize, file: &File, waker: impl Fn(Arc<AtomicBool>) -> Waker) -> Self {
@@ -133,8 +124,18 @@ impl AppendLanes {
         Self((0..count).map(lane).collect())
     }
 
-    pub fn idle(&mut self) -> Option<&mut AppendLane> {
+    fn idle(&mut self) -> Option<&mut AppendLane> {
         self.0.iter_mut().find(|lane| lane.step.is_none())
+    }
+
+    /// Gives the next job, if there is one, to an idle lane, if there is one. Returns whether there were both.
+    pub fn give(&mut self, next: impl FnOnce() -> Option<Job>) -> bool {
+        let Some(lane) = self.idle() else { return false };
+        let Some(job) = next() else { return false };
+        lane.step = Some(job.0);
+        lane.desk.lock().0 = Some(job);
+        lane.woken.store(true, Ordering::SeqCst);
+        true
     }
 
     /// Polls the lanes that were woken, and those with a new job.

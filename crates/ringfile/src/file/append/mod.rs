@@ -519,19 +519,19 @@ impl Appender {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a collection")]
     pub fn len(&self) -> u64 {
-        self.shared().ends()[0]
+        self.shared().end_of(0)
     }
 
     /// Returns the offset up to which everything was written. Readers find every byte before it.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.shared().ends()[1]
+        self.shared().end_of(1)
     }
 
     /// Returns the offset up to which everything is durable.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.shared().ends()[2]
+        self.shared().end_of(2)
     }
 
     /// Returns the file that is appended to.
@@ -550,12 +550,11 @@ impl Appender {
 
 impl std::fmt::Debug for Appender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [len, written, durable] = self.shared().ends();
         f.debug_struct("Appender")
-            .field("path", &self.shared().file.path())
-            .field("len", &len)
-            .field("written", &written)
-            .field("durable", &durable)
+            .field("path", &self.file().path())
+            .field("len", &self.len())
+            .field("written", &self.written())
+            .field("durable", &self.durable())
             .finish_non_exhaustive()
     }
 }

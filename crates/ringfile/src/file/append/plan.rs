@@ -304,13 +304,10 @@ impl Plan {
             return None;
         }
         let piece = self.rest();
-        if !self.is_free(piece) {
-            return None;
-        }
         let is_all_that_is_not_durable =
             self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
         let durable = is_all_that_is_not_durable && self.covers.is_none() && !all && !self.owes_sync;
-        Some(AppendStep::Write { piece, durable })
+        self.is_free(piece).then_some(AppendStep::Write { piece, durable })
     }
 
     fn next_sync(&self) -> Option<AppendStep> {
@@ -363,8 +360,7 @@ impl Plan {
 
     /// Records that a truncation has failed: nothing behind `len` is sure to be in the file.
     pub fn was_not_truncated(&mut self, len: u64) {
-        (self.appended, self.complete) = (len, len);
-        (self.sealed, self.durable) = (len, self.durable.min(len));
+        (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, self.durable.min(len));
     }
 
     fn synced(&mut self) {

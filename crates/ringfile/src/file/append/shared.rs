@@ -64,7 +64,7 @@ pub(super) struct AppenderShared {
     state: Mutex<AppenderState>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
-    /// See [`ends`](Self::ends).
+    /// See [`end_of`](Self::end_of).
     ends: [AtomicU64; 3],
 }
 
@@ -201,9 +201,9 @@ impl AppenderShared {
         Error::new(kind, what).on(self.file.path()).because(why)
     }
 
-    /// Returns the ends of the appended, the written and the durable bytes.
-    pub fn ends(&self) -> [u64; 3] {
-        self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
+    /// Returns the end of the appended (0), the written (1) or the durable (2) bytes.
+    pub fn end_of(&self, which: usize) -> u64 {
+        self.ends[which].load(Ordering::Acquire)
     }
 
     /// Takes the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
@@ -355,10 +355,7 @@ impl AppenderShared {
         let lanes = state.lanes.take();
         state.stirred = lanes.is_none();
         let mut lanes = lanes?;
-        while let Some(lane) = lanes.idle()
-            && let Some(job) = state.next_job()
-        {
-            lane.give(job);
+        while lanes.give(|| state.next_job()) {
             state.busy += 1;
         }
         let fills = !state.has_failed() && state.plan.begins_to_fill();
@@ -424,7 +421,6 @@ impl Filled for AppenderShared {
         let mut state = self.lock();
         if state.has_failed() {
             state.plan.ahead.stop();
-            return None;
         }
         let fill = state.plan.next_fill()?;
         Some((Arc::clone(self.file.target()), fill))

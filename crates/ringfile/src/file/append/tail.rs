@@ -14,7 +14,6 @@ use futures_core::Stream;
 
 use super::plan::Goal;
 use super::shared::{AppenderShared, AppenderState};
-use super::waiters::WaiterPlace;
 use super::waits::{Look, Waits};
 use crate::error::Result;
 use crate::file::stream::Reader;
@@ -262,7 +261,7 @@ impl Drop for TailReader {
         let Self { waits, tail } = self;
         if waits.shared.is_filled_here() {
             // The function that writes a record in place drops it, and cannot have the lock: its entries are never used again.
-            waits.place = WaiterPlace::default();
+            waits.place = None;
         } else if waits.shared.is_ours() {
             waits.give_up();
             waits.shared.lock().positions.set(tail.index, None);

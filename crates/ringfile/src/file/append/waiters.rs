@@ -8,14 +8,10 @@ use std::task::Waker;
 use super::plan::{Goal, Plan};
 
 /// A task's place in the list of [`Waiters`], if it is there.
-#[derive(Default)]
-pub(super) struct WaiterPlace(Option<usize>);
+pub(super) type WaiterPlace = Option<WaiterIndex>;
 
-impl WaiterPlace {
-    pub fn is_taken(&self) -> bool {
-        self.0.is_some()
-    }
-}
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WaiterIndex(usize);
 
 #[derive(Default)]
 pub(super) struct Waiters {
@@ -43,7 +39,7 @@ impl Waiters {
     #[must_use]
     pub fn register(&mut self, place: &mut WaiterPlace, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
         let thread = this_thread();
-        if let Some((waits_for, kept, on)) = place.0.and_then(|index| self.all.get_mut(index)?.as_mut())
+        if let Some((waits_for, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut())
             && std::mem::discriminant(waits_for) == std::mem::discriminant(&goal)
         {
             (*waits_for, *on) = (goal, thread);
@@ -62,14 +58,14 @@ impl Waiters {
             Goal::Appended(_) => self.readers += 1,
             Goal::Written(_) | Goal::Durable(_) | Goal::Closed => {}
         }
-        place.0 = Some(index);
+        *place = Some(WaiterIndex(index));
         before
     }
 
     /// Removes a task from the list. The caller drops the returned value without the lock.
     #[must_use]
     pub fn leave(&mut self, place: &mut WaiterPlace) -> Option<Waker> {
-        let index = place.0.take()?;
+        let WaiterIndex(index) = place.take()?;
         let (goal, waker, _) = self.all.get_mut(index)?.take()?;
         self.free.push(index);
         match goal {
@@ -81,8 +77,8 @@ impl Waiters {
     }
 
     /// Returns whether the task at `place`, or a new one, may append before all others.
-    pub fn is_first(&self, place: &WaiterPlace) -> bool {
-        self.appending.front().copied() == place.0 || self.appending.is_empty()
+    pub fn is_first(&self, place: WaiterPlace) -> bool {
+        self.appending.front().map(|&first| WaiterIndex(first)) == place || self.appending.is_empty()
     }
 
     /// Returns whether a task waits for records.

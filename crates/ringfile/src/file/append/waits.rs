@@ -36,7 +36,7 @@ pub(super) enum Look<T> {
 impl<S: Deref<Target = AppenderShared>> Waits<S> {
     /// With `may_yield`, the first poll lets the thread's loop turn if appends have started writes.
     pub fn new(shared: S, what: &'static str, may_yield: bool) -> Self {
-        Self { shared, what, place: WaiterPlace::default(), may_yield }
+        Self { shared, what, place: None, may_yield }
     }
 
     /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
@@ -80,7 +80,7 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
     /// is woken.
     #[inline]
     pub fn leave(&mut self) -> bool {
-        let leaves = self.place.is_taken() && self.shared.is_ours();
+        let leaves = self.place.is_some() && self.shared.is_ours();
         if leaves {
             let waker = self.shared.lock().waiters.leave(&mut self.place);
             drop(waker);
