@@ -27,8 +27,8 @@ const ALIGNED: usize = 64 << 10;
 /// What to write: zeros, in a range of whole blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FillPiece {
-    /// Space to allocate first. It begins where the file is complete, so that an append never lacks space that the space
-    /// behind it has taken.
+    /// Space to allocate first. It begins where the file is complete, so that an append never lacks space that the
+    /// space behind it has taken.
     pub allocate: Option<Range<u64>>,
     /// At most [`PIECE`] bytes.
     pub zeros: Range<u64>,

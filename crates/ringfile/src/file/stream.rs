@@ -146,8 +146,8 @@ impl Reader {
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
         // The wait may be for a shorter block, from before the settings were changed.
         if !self.in_flight.is_empty() && !self.memory.waits_for(len) {
-            // The reads in flight wake the task. Their pieces are what it waits for if the pool is full, and come before
-            // any other error, which the next attempt after them meets again.
+            // The reads in flight wake the task. Their pieces are what it waits for if the pool is full, and come
+            // before any other error, which the next attempt after them meets again.
             self.memory = WaitForMemory::default();
             return Ok(self.pool.try_get(len).ok());
         }

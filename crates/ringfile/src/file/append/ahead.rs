@@ -21,8 +21,8 @@ pub(super) struct FillAhead {
     unit: u64,
     /// The length of the log when it was opened or last cut.
     opened: u64,
-    /// Where the zeros end, also those that are being written. Less than what was appended if there are none; 0 if the file
-    /// has no space behind it.
+    /// Where the zeros end, also those that are being written. Less than what was appended if there are none; 0 if the
+    /// file has no space behind it.
     filled: u64,
     /// The end of the run that is being filled.
     run: Option<u64>,

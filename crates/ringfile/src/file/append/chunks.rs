@@ -115,9 +115,9 @@ impl Chunks {
         self.full.push_back(chunk);
     }
 
-    /// Takes the memory of the next write: the first full chunk, or the data since the last one, padded with zeros up to a
-    /// block. Appending continues after it in this chunk, or in the next one, which gets a copy of the last block's content.
-    /// The write ends at `end`.
+    /// Takes the memory of the next write: the first full chunk, or the data since the last one, padded with zeros up
+    /// to a block. Appending continues after it in this chunk, or in the next one, which gets a copy of the last
+    /// block's content. The write ends at `end`.
     pub fn take(&mut self, end: u64) -> Option<Buffer> {
         if let Some(full) = self.full.pop_front() {
             return Some(full);

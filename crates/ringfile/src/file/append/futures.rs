@@ -24,8 +24,8 @@ pub(super) trait Content {
     /// Whether it may be appended in pieces.
     const IN_PIECES: bool;
 
-    /// Writes as much as `record` has room for, or at most that much if it can't be appended in pieces. Called under the
-    /// lock of the appender.
+    /// Writes as much as `record` has room for, or at most that much if it can't be appended in pieces. Called under
+    /// the lock of the appender.
     fn put(&mut self, record: &mut Record<'_>, shared: &AppenderShared);
 }
 
@@ -101,9 +101,9 @@ const LARGER: &str =
     "a record that is written in place has at most a block of the appender: open it with a larger block";
 
 impl<'a, R: Content> Appending<'a, R> {
-    /// Appends at most `len` bytes. With `may_yield`, it lets the thread's loop turn first, if appends have started writes: a
-    /// task that appends without end never waits, and nothing would be submitted. All that is polled first in such a turn does
-    /// so, which keeps their order.
+    /// Appends at most `len` bytes. With `may_yield`, it lets the thread's loop turn first, if appends have started
+    /// writes: a task that appends without end never waits, and nothing would be submitted. All that is polled first in
+    /// such a turn does so, which keeps their order.
     pub fn new(shared: &'a AppenderShared, len: usize, content: R, may_yield: bool) -> Self {
         let record =
             Unappended { content, len, done: 0, memory: WaitForMemory::default(), has_waited: false };
@@ -253,15 +253,14 @@ impl Request {
             return Err(error);
         }
         let may_ask = goal.is_none() && !state.has_failed();
-        let is_first = state.waiters.is_first(waits.place);
-        let plan = &mut state.plan;
+        let AppenderState { plan, waiters, .. } = &mut *state;
         let asked = match self {
             _ if !may_ask => None,
             Self::Flush => Some(plan.want_written()),
             Self::Sync => Some(plan.want_durable()),
             Self::Close => Some(plan.close()),
             // An append, or another truncation, comes first.
-            Self::Truncate(_) if !is_first || plan.truncating().is_some() => None,
+            Self::Truncate(_) if !waiters.is_first(waits.place) || plan.truncating().is_some() => None,
             Self::Truncate(len) if !plan.is_closing() && len <= plan.appended() => Some(plan.truncate(len)),
             Self::Truncate(len) => {
                 let end = plan.appended();

@@ -62,8 +62,8 @@ async fn carry_out(file: &File, (step, buffer): Job) -> Result<Carried> {
     Ok(Vec::new())
 }
 
-/// Cuts the file at `len`, or overwrites everything from there to `zeros_to` with zeros, and makes that durable: otherwise
-/// old records could follow new ones after a crash.
+/// Cuts the file at `len`, or overwrites everything from there to `zeros_to` with zeros, and makes that durable:
+/// otherwise old records could follow new ones after a crash.
 async fn truncate(file: &File, len: u64, zeros_to: Option<u64>) -> Result<Carried> {
     let block = file.alignment().bytes;
     let carried = read_block_before(file, len).await?;

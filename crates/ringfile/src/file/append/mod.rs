@@ -2,8 +2,8 @@
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`]
 //! where the file is filled with zeros meanwhile, [`chunks`] has the memory, [`kept`] what readers of the [`tail`] find
-//! there, and [`positions`] where these are, [`lanes`] the operations, [`waiters`] the tasks that wait. [`shared`] drives them
-//! all while one of [`futures`] or a reader is polled, which [`waits`] for it.
+//! there, and [`positions`] where these are, [`lanes`] the operations, [`waiters`] the tasks that wait. [`shared`]
+//! drives them all while one of [`futures`] or a reader is polled, which [`waits`] for it.
 
 mod ahead;
 mod chunks;

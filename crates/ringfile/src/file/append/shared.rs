@@ -124,7 +124,8 @@ impl AppenderShared {
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
             let lanes = AppendLanes::new(depth, &file, |woken| {
                 waker(shared, move |shared| {
-                    // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
+                    // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that
+                    // lock.
                     woken.store(true, Ordering::SeqCst);
                     shared.stirred();
                 })

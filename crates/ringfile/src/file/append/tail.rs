@@ -260,7 +260,8 @@ impl Drop for TailReader {
     fn drop(&mut self) {
         let Self { waits, tail } = self;
         if waits.shared.is_filled_here() {
-            // The function that writes a record in place drops it, and cannot have the lock: its entries are never used again.
+            // The function that writes a record in place drops it, and cannot have the lock: its entries are never used
+            // again.
             waits.place = None;
         } else if waits.shared.is_ours() {
             waits.give_up();

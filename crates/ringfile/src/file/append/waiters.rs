@@ -34,8 +34,8 @@ pub(super) fn this_thread() -> usize {
 }
 
 impl Waiters {
-    /// Adds a task, or replaces the waker of one in the list, which keeps its place if it waits for the same kind of goal.
-    /// The caller drops the returned value without the lock.
+    /// Adds a task, or replaces the waker of one in the list, which keeps its place if it waits for the same kind of
+    /// goal. The caller drops the returned value without the lock.
     #[must_use]
     pub fn register(&mut self, place: &mut WaiterPlace, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
         let thread = this_thread();

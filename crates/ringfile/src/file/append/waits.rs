@@ -39,8 +39,8 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
         Self { shared, what, place: None, may_yield }
     }
 
-    /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
-    /// step that has ended.
+    /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after
+    /// each step that has ended.
     ///
     /// # Errors
     /// Those of `look`, and if this is a forked child.
@@ -76,8 +76,8 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
         }
     }
 
-    /// Leaves the list, if the task is in it. Returns whether it was. If it was the first that waited to append, the next one
-    /// is woken.
+    /// Leaves the list, if the task is in it. Returns whether it was. If it was the first that waited to append, the
+    /// next one is woken.
     #[inline]
     pub fn leave(&mut self) -> bool {
         let leaves = self.place.is_some() && self.shared.is_ours();
