@@ -82,7 +82,6 @@ struct Unappended<R> {
     /// How many bytes have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     memory: WaitForMemory,
-    has_waited: bool,
 }
 
 /// The result of an attempt to append.
@@ -105,9 +104,8 @@ impl<'a, R: Content> Appending<'a, R> {
     /// writes: a task that appends without end never waits, and nothing would be submitted. All that is polled first in
     /// such a turn does so, which keeps their order.
     pub fn new(shared: &'a AppenderShared, len: usize, content: R, may_yield: bool) -> Self {
-        let record =
-            Unappended { content, len, done: 0, memory: WaitForMemory::default(), has_waited: false };
-        Self { waits: Waits::new(shared, APPENDING, may_yield), record }
+        let record = Unappended { content, len, done: 0, memory: WaitForMemory::default() };
+        Self { waits: Waits::new(shared, may_yield), record }
     }
 }
 
@@ -129,7 +127,7 @@ impl<R: Content> Unappended<R> {
     fn attempt(&mut self, waits: &mut Waits<&AppenderShared>) -> Result<AppendAttempt> {
         let shared = waits.shared;
         // Dropped after the lock.
-        let mut leaves = Waits::new(shared, APPENDING, false);
+        let mut leaves = Waits::new(shared, false);
         let mut state = shared.lock();
         if let Some(error) = shared.refusal(&state, APPENDING) {
             return Err(error.after(self.done));
@@ -192,7 +190,7 @@ impl<R: Content> Unappended<R> {
             }
             AppendAttempt::NoRoom => {}
         }
-        if !std::mem::replace(&mut self.has_waited, true) {
+        if !waits.has_waited {
             shared.lock().metrics.waits += 1;
         }
         Ok(if self.done > before { Look::Drive(Goal::Turn) } else { Look::Wait(Goal::Turn) })
@@ -207,7 +205,8 @@ impl<R: Content> Future for Appending<'_, R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { waits, record } = &mut *self;
-        let result = ready!(waits.poll(false, context, |waits, context| record.look(waits, context)));
+        let result =
+            ready!(waits.poll(APPENDING, false, context, |waits, context| record.look(waits, context)));
         waits.leave();
         Poll::Ready(result)
     }
@@ -227,53 +226,58 @@ pub(super) enum Request {
 #[must_use = "nothing is written until the future is awaited"]
 pub struct Settle<'a> {
     waits: Waits<&'a AppenderShared>,
+    asks: Asks,
+}
+
+struct Asks {
+    /// What is being done, for errors.
+    what: &'static str,
     request: Request,
     /// Set once the plan was asked for it.
     goal: Option<Goal>,
 }
 
 impl<'a> Settle<'a> {
-    /// `what` is for errors.
     pub(super) fn new(shared: &'a AppenderShared, what: &'static str, request: Request) -> Self {
         // A truncation is ordered with appends, which may yield.
         let may_yield = matches!(request, Request::Truncate(_));
-        Self { waits: Waits::new(shared, what, may_yield), request, goal: None }
+        Self { waits: Waits::new(shared, may_yield), asks: Asks { what, request, goal: None } }
     }
 }
 
-impl Request {
+impl Asks {
     /// Returns whether the goal is reached. Asks for it when it is this task's turn.
-    fn look(self, goal: &mut Option<Goal>, waits: &Waits<&AppenderShared>) -> Result<Look<()>> {
-        let shared = waits.shared;
+    fn look(&mut self, waits: &Waits<&AppenderShared>) -> Result<Look<()>> {
+        let (shared, what) = (waits.shared, self.what);
         let mut state = shared.lock();
-        if goal.is_some_and(|goal| state.plan.has_reached(goal)) {
+        if self.goal.is_some_and(|goal| state.plan.has_reached(goal)) {
             return Ok(Look::Ready(()));
         }
-        if let Some(error) = shared.refusal(&state, waits.what) {
+        if let Some(error) = shared.refusal(&state, what) {
             return Err(error);
         }
-        let may_ask = goal.is_none() && !state.has_failed();
+        let may_ask = self.goal.is_none() && !state.has_failed();
         let AppenderState { plan, waiters, .. } = &mut *state;
-        let asked = match self {
+        let end = plan.appended();
+        let asked = match self.request {
             _ if !may_ask => None,
-            Self::Flush => Some(plan.want_written()),
-            Self::Sync => Some(plan.want_durable()),
-            Self::Close => Some(plan.close()),
+            Request::Flush => Some(plan.want_written()),
+            Request::Sync => Some(plan.want_durable()),
+            Request::Close => Some(plan.close()),
             // An append, or another truncation, comes first.
-            Self::Truncate(_) if !waiters.is_first(waits.place) || plan.truncating().is_some() => None,
-            Self::Truncate(len) if !plan.is_closing() && len <= plan.appended() => Some(plan.truncate(len)),
-            Self::Truncate(len) => {
-                let end = plan.appended();
+            Request::Truncate(_) if !waiters.is_first(waits.place) || plan.truncating().is_some() => None,
+            Request::Truncate(len) if !plan.is_closing() && len <= end => Some(plan.truncate(len)),
+            Request::Truncate(len) => {
                 let too_long = || format!("the length is to be {len} bytes, but only {end} were appended");
                 let why = if plan.is_closing() { CLOSED.into() } else { too_long() };
-                return Err(shared.error(ErrorKind::InvalidInput, waits.what, why));
+                return Err(shared.error(ErrorKind::InvalidInput, what, why));
             }
         };
-        *goal = goal.or(asked);
-        let waits_for = match self {
-            Self::Truncate(_) => Goal::Turn,
+        self.goal = self.goal.or(asked);
+        let waits_for = match self.request {
+            Request::Truncate(_) => Goal::Turn,
             // After a failure there is nothing to wait for but the writes that are in flight, as for closing.
-            Self::Flush | Self::Sync | Self::Close => goal.unwrap_or(Goal::Closed),
+            Request::Flush | Request::Sync | Request::Close => self.goal.unwrap_or(Goal::Closed),
         };
         let Some(asked) = asked else { return Ok(Look::Wait(waits_for)) };
         let is_reached = plan.has_reached(asked);
@@ -290,8 +294,8 @@ impl Future for Settle<'_> {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { waits, request, goal } = &mut *self;
-        let result = ready!(waits.poll(true, context, |waits, _| request.look(goal, waits)));
+        let Self { waits, asks } = &mut *self;
+        let result = ready!(waits.poll(asks.what, true, context, |waits, _| asks.look(waits)));
         waits.leave();
         if waits.shared.is_ours() {
             waits.shared.hand_over();

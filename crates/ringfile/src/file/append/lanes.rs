@@ -124,13 +124,9 @@ impl AppendLanes {
         Self((0..count).map(lane).collect())
     }
 
-    fn idle(&mut self) -> Option<&mut AppendLane> {
-        self.0.iter_mut().find(|lane| lane.step.is_none())
-    }
-
     /// Gives the next job, if there is one, to an idle lane, if there is one. Returns whether there were both.
     pub fn give(&mut self, next: impl FnOnce() -> Option<Job>) -> bool {
-        let Some(lane) = self.idle() else { return false };
+        let Some(lane) = self.0.iter_mut().find(|lane| lane.step.is_none()) else { return false };
         let Some(job) = next() else { return false };
         lane.step = Some(job.0);
         lane.desk.lock().0 = Some(job);
@@ -176,7 +172,7 @@ impl AppendLanes {
 impl AppendLanes {
     /// Makes an idle lane busy with a future of a test.
     pub fn occupy(&mut self, future: impl Future<Output = ()> + Send + 'static) {
-        let lane = self.idle().unwrap();
+        let lane = self.0.iter_mut().find(|lane| lane.step.is_none()).unwrap();
         let desk = Arc::clone(&lane.desk);
         lane.future = Box::pin(async move {
             future.await;

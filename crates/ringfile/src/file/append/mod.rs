@@ -130,6 +130,9 @@ const IN_PLACE: [u32; 2] = [0xEF53, 0x5846_5342];
 /// The longest time between two syncs.
 const LONGEST: Duration = Duration::from_secs(3600);
 
+/// Why a file is refused that was opened with that flag.
+const APPENDS: &str = "the file was opened with O_APPEND, which overrides offsets; open it without that flag";
+
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
 #[derive(Debug)]
 #[must_use = "nothing is opened until it is awaited"]
@@ -235,10 +238,7 @@ impl OpenAppender {
             return Err(error("an appender needs a regular file".into()));
         }
         if file.target().appends {
-            return Err(error(
-                "the file was opened with O_APPEND, which overrides offsets; open it without that flag"
-                    .into(),
-            ));
+            return Err(error(APPENDS.into()));
         }
         let long_enough = || {
             let size = file.size()?;
@@ -543,8 +543,7 @@ impl Appender {
     /// Returns the appender's counters. They are all 0 in a forked child.
     #[must_use]
     pub fn metrics(&self) -> AppenderMetrics {
-        let shared = self.shared();
-        if shared.is_ours() { shared.lock().metrics } else { AppenderMetrics::default() }
+        if self.shared().is_ours() { self.shared().lock().metrics } else { AppenderMetrics::default() }
     }
 }
 

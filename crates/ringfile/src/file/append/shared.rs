@@ -19,7 +19,7 @@ use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
 use super::plan::{AppendStep, Pace, Plan};
 use super::positions::Positions;
-use super::waiters::{Waiters, Wakers, this_thread};
+use super::waiters::{WaiterPlace, Waiters, Wakers, this_thread};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
 use crate::driver::timer::{self, Timer};
 use crate::driver::{Target, is_main_polled};
@@ -294,6 +294,18 @@ impl AppenderShared {
             drop(state);
             self.drive(false);
         }
+    }
+
+    /// Removes a task from the list. If it was the first that waited to append, the next one is woken. Returns false in
+    /// a forked child, and does nothing.
+    pub fn leave(&self, place: &mut WaiterPlace) -> bool {
+        let is_ours = self.is_ours();
+        if is_ours {
+            let waker = self.lock().waiters.leave(place);
+            drop(waker);
+            self.wake(false);
+        }
+        is_ours
     }
 
     /// Wakes every task, or those that have reached their goals.

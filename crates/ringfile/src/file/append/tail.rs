@@ -104,7 +104,7 @@ impl TailReader {
             index = state.positions.add(position);
         }
         let tail = Tail { index, position, is_durable: false, behind: None, has_ended: false };
-        Self { waits: Waits::new(Arc::clone(shared), READING, false), tail }
+        Self { waits: Waits::new(Arc::clone(shared), false), tail }
     }
 
     /// Sets where to begin, in bytes of the log: by default where it ended when [`tail`](super::Appender::tail) was called.
@@ -180,8 +180,7 @@ impl Tail {
             }
             let truncations = plan.truncations();
             drop(state);
-            let AppenderShared { file, pool, chunk, .. } = shared;
-            let reader = file.reader(pool).block(*chunk).range(self.position..until);
+            let reader = shared.file.reader(&shared.pool).block(shared.chunk).range(self.position..until);
             self.behind = Some(Behind { reader, until, truncations });
             return Ok(Look::Again);
         }
@@ -232,7 +231,7 @@ struct Waiting<'a>(&'a mut TailReader);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if !self.0.waits.shared.is_filled_here() {
+        if self.0.waits.place.is_some() && !self.0.waits.shared.is_filled_here() {
             self.0.waits.give_up();
         }
     }
@@ -246,11 +245,11 @@ impl Stream for TailReader {
         if tail.has_ended {
             return Poll::Ready(None);
         }
-        let result = ready!(waits.poll(false, context, |waits, context| tail.look(&waits.shared, context)));
+        let result =
+            ready!(waits.poll(READING, false, context, |waits, context| tail.look(&waits.shared, context)));
         waits.stop();
         if !matches!(result, Ok(Some(_))) {
-            tail.has_ended = true;
-            tail.behind = None;
+            (tail.has_ended, tail.behind) = (true, None);
         }
         Poll::Ready(result.transpose())
     }

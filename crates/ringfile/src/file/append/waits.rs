@@ -14,9 +14,9 @@ use crate::runtime;
 /// A place in the list of waiting tasks. Dropping it leaves the list.
 pub(super) struct Waits<S: Deref<Target = AppenderShared>> {
     pub shared: S,
-    /// What the task does, for errors.
-    pub what: &'static str,
     pub place: WaiterPlace,
+    /// Whether the task has been in the list.
+    pub has_waited: bool,
     may_yield: bool,
 }
 
@@ -35,22 +35,23 @@ pub(super) enum Look<T> {
 
 impl<S: Deref<Target = AppenderShared>> Waits<S> {
     /// With `may_yield`, the first poll lets the thread's loop turn if appends have started writes.
-    pub fn new(shared: S, what: &'static str, may_yield: bool) -> Self {
-        Self { shared, what, place: None, may_yield }
+    pub fn new(shared: S, may_yield: bool) -> Self {
+        Self { shared, place: None, has_waited: false, may_yield }
     }
 
     /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after
-    /// each step that has ended.
+    /// each step that has ended. `what` is for errors.
     ///
     /// # Errors
     /// Those of `look`, and if this is a forked child.
     pub fn poll<T>(
         &mut self,
+        what: &'static str,
         first_ends: bool,
         context: &mut Context<'_>,
         mut look: impl FnMut(&mut Self, &mut Context<'_>) -> Result<Look<T>>,
     ) -> Poll<Result<T>> {
-        self.shared.check_process(self.what)?;
+        self.shared.check_process(what)?;
         if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -71,25 +72,20 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
             let waker = Some(context.waker().clone());
             let before = self.shared.lock().waiters.register(&mut self.place, goal, waker);
             drop(before);
+            self.has_waited = true;
             // What came before the registration woke nobody, so it looks again in any case.
             has_driven = !self.shared.drive(first_ends);
         }
     }
 
-    /// Leaves the list, if the task is in it. Returns whether it was. If it was the first that waited to append, the
-    /// next one is woken.
+    /// Leaves the list, if the task is in it. Returns whether it was.
     #[inline]
     pub fn leave(&mut self) -> bool {
-        let leaves = self.place.is_some() && self.shared.is_ours();
-        if leaves {
-            let waker = self.shared.lock().waiters.leave(&mut self.place);
-            drop(waker);
-            self.shared.wake(false);
-        }
-        leaves
+        self.place.is_some() && self.shared.leave(&mut self.place)
     }
 
     /// Leaves the list, for a task that waits no more. It may have been woken to drive.
+    #[inline]
     pub fn stop(&mut self) {
         if self.leave() {
             self.shared.hand_over();
@@ -97,6 +93,7 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
     }
 
     /// Leaves the list, for a task that is polled no more: another one drives.
+    #[inline]
     pub fn give_up(&mut self) {
         if self.leave() {
             self.shared.pass_on();
@@ -105,6 +102,7 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
 }
 
 impl<S: Deref<Target = AppenderShared>> Drop for Waits<S> {
+    #[inline]
     fn drop(&mut self) {
         self.give_up();
     }
