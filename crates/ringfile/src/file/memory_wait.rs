@@ -6,12 +6,14 @@ use std::task::{Context, Poll};
 
 use crate::memory::{Buffer, Pool, PoolError};
 
+type MemoryFuture = dyn Future<Output = Result<Buffer, PoolError>> + Send;
+
 /// A wait for memory, if there is one.
 #[derive(Default)]
 pub(super) struct WaitForMemory {
     /// How many bytes it waits for.
     len: usize,
-    memory: Option<Pin<Box<dyn Future<Output = Result<Buffer, PoolError>> + Send>>>,
+    memory: Option<Pin<Box<MemoryFuture>>>,
 }
 
 impl WaitForMemory {

@@ -574,7 +574,7 @@ mod tests {
                 }
                 6..8 => goals.push(plan.want_durable()),
                 8 => goals.push(plan.want_written()),
-                9 if random.below(4) == 0 && !plan.truncating().is_some() => {
+                9 if random.below(4) == 0 && plan.truncating().is_none() => {
                     plan.truncate(random.below(plan.appended() + 1));
                     goals.push(plan.want_durable());
                 }
@@ -616,7 +616,7 @@ mod tests {
         for goal in goals {
             assert!(is_reached(&plan, goal), "a goal was never reached");
         }
-        assert!(!plan.truncating().is_some());
+        assert!(plan.truncating().is_none());
         assert_eq!(plan.is_closed(), closes);
         if closes {
             assert_eq!((model.len, plan.durable()), (plan.appended(), plan.appended()));
