@@ -26,9 +26,10 @@ pub(crate) const PIECE: usize = 256 << 10;
 const ALIGNED: usize = 64 << 10;
 
 /// What to write: zeros, in a range of whole blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FillPiece {
-    pub target: Arc<Target>,
-    /// Space to allocate first.
+    /// Space to allocate first. It begins where the file is complete, so that an append never lacks space that the
+    /// space behind it has taken.
     pub allocate: Option<Range<u64>>,
     /// At most [`PIECE`] bytes.
     pub zeros: Range<u64>,
@@ -36,8 +37,8 @@ pub(crate) struct FillPiece {
 
 /// An appender whose file is filled.
 pub(crate) trait Filled: Send + Sync {
-    /// Starts the next piece; `None` if nothing more is to be filled.
-    fn begin_piece(&self) -> Option<FillPiece>;
+    /// Starts the next piece, of this file; `None` if nothing more is to be filled.
+    fn begin_piece(&self) -> Option<(Arc<Target>, FillPiece)>;
 
     /// Ends the piece that was started, with the number of zeros written. Returns whether there are more.
     fn end_piece(&self, result: rustix::io::Result<u64>) -> bool;
@@ -111,13 +112,14 @@ pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
 /// Carries out one piece. Returns whether there are more.
 fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
     // This thread does not keep the appender during the write: dropping its last handle drops it at once.
-    let Some(piece) = filled.upgrade().and_then(|filled| filled.begin_piece()) else { return false };
-    let result = write(&piece, zeros);
+    let begun = filled.upgrade().and_then(|filled| filled.begin_piece());
+    let Some((target, piece)) = begun else { return false };
+    let result = write(&target, &piece, zeros);
     filled.upgrade().is_some_and(|filled| filled.end_piece(result))
 }
 
-fn write(piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result<u64> {
-    let fd = piece.target.as_fd();
+fn write(target: &Target, piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result<u64> {
+    let fd = target.as_fd();
     // Beyond this limit the kernel sends SIGXFSZ, which ends the program.
     let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
     if piece.allocate.as_ref().map_or(piece.zeros.end, |space| space.end) > most {
@@ -181,7 +183,7 @@ mod tests {
     struct Held(Mutex<(Sender<()>, Receiver<()>)>);
 
     impl Filled for Held {
-        fn begin_piece(&self) -> Option<FillPiece> {
+        fn begin_piece(&self) -> Option<(Arc<Target>, FillPiece)> {
             let ends = self.0.lock().unwrap();
             ends.0.send(()).unwrap();
             ends.1.recv().unwrap();

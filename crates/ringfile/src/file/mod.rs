@@ -13,6 +13,7 @@ mod durability;
 mod durable;
 mod handle;
 pub(crate) mod io;
+mod memory_wait;
 mod open;
 mod probe;
 pub(crate) mod record;

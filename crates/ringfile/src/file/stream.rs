@@ -11,9 +11,10 @@ use futures_core::Stream;
 
 use super::File;
 use super::io::OperationFuture;
+use super::memory_wait::WaitForMemory;
 use crate::driver::{FileKind, Kind, Request};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
+use crate::memory::{Buffer, Held, LARGEST, Pool};
 
 /// A stream of a file's content as [`Bytes`], with several reads in flight ahead of the program.
 ///
@@ -59,13 +60,7 @@ pub struct Reader {
     next: u64,
     end: u64,
     in_flight: VecDeque<ReadInTurn>,
-    memory: Option<WaitingForMemory>,
-}
-
-/// Waits for memory of the pool.
-struct WaitingForMemory {
-    len: usize,
-    memory: Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>,
+    memory: WaitForMemory,
 }
 
 /// A read ahead: in flight, or finished before its turn.
@@ -87,7 +82,7 @@ impl Reader {
             next: 0,
             end: u64::MAX,
             in_flight: VecDeque::new(),
-            memory: None,
+            memory: WaitForMemory::default(),
         }
     }
 
@@ -150,36 +145,24 @@ impl Reader {
     /// Gets at least `len` bytes of memory for a read; `None` if the pool has none now and a wake-up will follow.
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
         // The wait may be for a shorter block, from before the settings were changed.
-        if self.memory.as_ref().is_none_or(|memory| memory.len < len) {
-            self.memory = None;
-            match self.pool.try_get(len) {
-                Ok(buffer) => return Ok(Some(buffer)),
-                // The reads in flight wake the task. Their pieces are what it waits for if the pool is full, and come
-                // before any other error, which the next attempt after them meets again.
-                Err(_) if !self.in_flight.is_empty() => return Ok(None),
-                Err(PoolError::Full { .. }) => {
-                    let pool = self.pool.clone();
-                    let memory = Box::pin(async move { pool.get_async(len).await });
-                    self.memory = Some(WaitingForMemory { len, memory });
-                }
-                Err(error) => return Err(error.into()),
-            }
+        if !self.in_flight.is_empty() && !self.memory.waits_for(len) {
+            // The reads in flight wake the task. Their pieces are what it waits for if the pool is full, and come
+            // before any other error, which the next attempt after them meets again.
+            self.memory = WaitForMemory::default();
+            return Ok(self.pool.try_get(len).ok());
         }
-        let Some(waiting) = self.memory.as_mut() else { return Ok(None) };
-        let Poll::Ready(buffer) = waiting.memory.as_mut().poll(context) else { return Ok(None) };
-        self.memory = None;
-        Ok(Some(buffer?))
+        Ok(self.memory.poll(&self.pool, len, context)?)
     }
 
     /// Returns whether it waits for memory of the pool, and has no reads in flight.
     pub(super) fn waits_for_memory(&self) -> bool {
-        self.memory.is_some()
+        self.memory.is_waiting()
     }
 
     fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
         self.end = self.next;
         self.in_flight.clear();
-        self.memory = None;
+        self.memory = WaitForMemory::default();
         Poll::Ready(Some(Err(error)))
     }
 }
@@ -195,7 +178,7 @@ impl Stream for Reader {
             ahead.poll(context);
         }
         let Some(first) = self.in_flight.front_mut() else {
-            return if self.memory.is_some() { Poll::Pending } else { Poll::Ready(None) };
+            return if self.waits_for_memory() { Poll::Pending } else { Poll::Ready(None) };
         };
         let Some((piece, error)) = first.ended.take() else { return Poll::Pending };
         if let Some(error) = error {

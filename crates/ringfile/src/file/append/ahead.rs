@@ -5,9 +5,7 @@
 //! behind all that is appended when it starts, and no write of the log may begin in it or behind it until it has ended; at
 //! most the budget is filled behind what is appended.
 
-use std::ops::Range;
-
-use crate::driver::filler::PIECE;
+use crate::driver::filler::{FillPiece, PIECE};
 
 /// The first run begins once this much was appended, so that a small file stays small.
 const FIRST: u64 = 64 << 10;
@@ -23,26 +21,17 @@ pub(super) struct FillAhead {
     unit: u64,
     /// The length of the log when it was opened or last cut.
     opened: u64,
-    /// Where the zeros end. Less than what was appended if there are none.
+    /// Where the zeros end, also those that are being written. Less than what was appended if there are none; 0 if the
+    /// file has no space behind it.
     filled: u64,
     /// The end of the run that is being filled.
     run: Option<u64>,
     /// Whether the run's space has yet to be allocated.
     fresh: bool,
-    piece: Option<Range<u64>>,
+    /// Where the piece begins that is being written.
+    piece: Option<u64>,
     /// How many bytes a sync makes durable: a moving average.
     for_a_sync: u64,
-    /// Whether the file may have space behind what was appended.
-    extended: bool,
-}
-
-/// What to do for a piece.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Fill {
-    /// Space to allocate before. It begins where the file is complete, so that an append never lacks space that the
-    /// space behind it has taken.
-    pub allocate: Option<Range<u64>>,
-    pub zeros: Range<u64>,
 }
 
 impl FillAhead {
@@ -83,32 +72,29 @@ impl FillAhead {
     }
 
     /// Starts the next piece of the run; `None` ends the run. The file is complete up to `written`.
-    pub fn next(&mut self, written: u64, appended: u64) -> Option<Fill> {
+    pub fn next(&mut self, written: u64, appended: u64) -> Option<FillPiece> {
         let start = self.filled.max(appended.next_multiple_of(self.unit));
-        let Some(end) = self.run.filter(|&end| start < end && self.piece.is_none()) else {
-            self.run = None;
-            return None;
-        };
+        let run = self.run.filter(|&end| start < end && self.piece.is_none());
+        let Some(end) = run else { return self.end_run() };
         let zeros = start..end.min(start + PIECE as u64);
         let allocate = std::mem::take(&mut self.fresh).then_some(written..end);
-        (self.piece, self.extended) = (Some(zeros.clone()), true);
-        Some(Fill { allocate, zeros })
+        (self.piece, self.filled) = (Some(start), zeros.end);
+        Some(FillPiece { allocate, zeros })
     }
 
     /// Records the end of a piece. After a failure nothing more is filled. Returns whether the run goes on.
     pub fn ended(&mut self, succeeded: bool) -> bool {
-        let piece = self.piece.take();
-        if succeeded {
-            self.filled = piece.map_or(self.filled, |piece| piece.end);
-        } else {
+        self.piece = None;
+        if !succeeded {
             self.stop();
         }
         self.run.is_some()
     }
 
-    /// Ends the run after the piece that is being written.
-    pub fn end_run(&mut self) {
+    /// Ends the run after the piece that is being written: there is no next one.
+    pub fn end_run(&mut self) -> Option<FillPiece> {
         self.run = None;
+        None
     }
 
     /// Fills nothing more.
@@ -123,18 +109,17 @@ impl FillAhead {
 
     /// Returns whether a write that ends at `end` would not touch the piece that is being written.
     pub fn is_clear(&self, end: u64) -> bool {
-        self.piece.as_ref().is_none_or(|piece| end <= piece.start)
+        self.piece.is_none_or(|start| end <= start)
     }
 
     /// Returns whether the file may be longer than what was appended.
     pub fn is_extended(&self) -> bool {
-        self.extended
+        self.filled > 0
     }
 
     /// Records that the file was cut at `len`, while no piece was being written.
     pub fn was_cut(&mut self, len: u64) {
-        (self.filled, self.extended, self.run) = (0, false, None);
-        self.opened = len;
+        (self.filled, self.run, self.opened) = (0, None, len);
     }
 }
 
@@ -151,7 +136,7 @@ mod tests {
         ahead
     }
 
-    fn fill(ahead: &mut FillAhead, appended: u64) -> Vec<Fill> {
+    fn fill(ahead: &mut FillAhead, appended: u64) -> Vec<FillPiece> {
         ahead.begin_run(appended);
         let mut all = Vec::new();
         while let Some(fill) = ahead.next(appended, appended) {

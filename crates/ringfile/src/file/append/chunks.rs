@@ -14,8 +14,8 @@ use super::plan::Plan;
 use crate::memory::Buffer;
 
 pub(super) struct Chunks {
-    /// The size of a new chunk in bytes.
-    size: usize,
+    /// The size of the chunks to [add](Self::add), in bytes.
+    pub size: usize,
     block: usize,
     current: Option<Buffer>,
     /// The first bytes of the block that the next chunk begins with. Empty while there is a current chunk.
@@ -28,21 +28,12 @@ pub(super) struct Chunks {
     pub kept: Kept,
 }
 
-/// A second owner of bytes that nobody writes to any more.
-struct Shared(Buffer);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// Returns some of a chunk's bytes, which were appended.
+/// Returns a second owner of some of a chunk's bytes, which were appended: nobody writes to them any more.
 fn share(chunk: &Buffer, at: usize, len: usize) -> Bytes {
     debug_assert!(at + len <= chunk.len(), "they were appended");
     // SAFETY: bytes that were appended are only read from here on, by readers and by writes: appending and padding write
     // behind them, and whoever gets the chunk or a part of it appends behind its length, too, writes it, or drops it.
-    Bytes::from_owner(Shared(unsafe { chunk.share(at, len) }))
+    Bytes::from_owner(unsafe { chunk.share(at, len) })
 }
 
 impl Chunks {
@@ -53,34 +44,24 @@ impl Chunks {
         Self { size, block, current: None, carried: memory, spare, full, kept }
     }
 
-    /// Returns bytes of the log from `position` on, at most up to `limit`, if they are kept. The log ends at `end`.
-    pub fn at(&self, position: u64, limit: u64, end: u64) -> Option<Bytes> {
+    /// Returns bytes of the log, which ends at `end`, from `position` on, at most up to `limit`. If they are not kept,
+    /// returns where the part begins that is: everything before is in the file.
+    pub fn at(&self, position: u64, limit: u64, end: u64) -> Result<Bytes, u64> {
         let current = self.current.as_ref().filter(|_| self.kept.keeps());
-        let from = current.and_then(|current| (position + current.len() as u64).checked_sub(end));
-        match (current, from) {
-            (Some(current), Some(from)) => Some(share(current, from as usize, (limit - position) as usize)),
-            _ => self.kept.at(position, limit),
+        let current = current.map(|current| (current, end - current.len() as u64));
+        if let Some((chunk, start)) = current.filter(|(_, start)| *start <= position) {
+            return Ok(share(chunk, (position - start) as usize, (limit - position) as usize));
         }
-    }
-
-    /// Returns where the part of the log begins that is kept, if it ends at `end`. Everything before is in the file.
-    pub fn kept_from(&self, end: u64) -> u64 {
-        let of_current = || self.current.as_ref().map(|current| end - current.len() as u64);
-        let start = self.kept.start().or_else(of_current).filter(|_| self.kept.keeps());
-        start.unwrap_or(u64::MAX)
+        let start = self.kept.start().or(current.map(|(_, start)| start));
+        self.kept.at(position, limit).ok_or(start.unwrap_or(u64::MAX))
     }
 
     /// Keeps a chunk that ends at `end` in the log, and whose memory takes `unused` bytes with it.
-    fn keep(kept: &mut Kept, chunk: &Buffer, unused: usize, end: u64) {
-        if kept.keeps() {
+    fn keep(&mut self, chunk: &Buffer, unused: usize, end: u64) {
+        if self.kept.keeps() {
             let memory = chunk.capacity() + unused;
-            kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
+            self.kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
         }
-    }
-
-    /// Returns the size of the chunks to [add](Self::add), in bytes.
-    pub fn size(&self) -> usize {
-        self.size
     }
 
     /// Returns whether there is memory for `bytes` more.
@@ -95,16 +76,16 @@ impl Chunks {
     }
 
     /// Appends the record that `fill` writes, of at most `most` bytes and not more than a chunk. The caller has checked that
-    /// there is memory.
-    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) {
+    /// there is memory. Returns whether it has filled a chunk.
+    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) -> bool {
         if most > 0 && self.current.is_none() {
             self.begin_chunk();
         }
-        let before = self.current.as_ref().map_or(0, Buffer::len);
-        let mut record =
-            Record { offset: plan.appended(), room: most, before, first: None, kept: false, chunks: self };
+        let (full, before) = (self.full.len(), Some(self.current.as_ref().map_or(0, Buffer::len)));
+        let mut record = Record { offset: plan.appended(), room: most, before, first: None, chunks: self };
         fill(&mut record);
         record.keep(plan);
+        self.full.len() > full
     }
 
     /// Makes unused memory the current chunk.
@@ -127,36 +108,36 @@ impl Chunks {
         self.current.take()
     }
 
-    /// Returns how many full chunks no write has taken.
-    pub fn full(&self) -> usize {
-        self.full.len()
+    /// Makes a chunk, up to whose end the plan has been told of all bytes, a full one.
+    fn seal(&mut self, chunk: Buffer, plan: &mut Plan) {
+        plan.seal_full();
+        self.keep(&chunk, 0, plan.appended());
+        self.full.push_back(chunk);
     }
 
-    /// Takes the memory of the first full piece.
-    pub fn take_full(&mut self) -> Option<Buffer> {
-        self.full.pop_front()
-    }
-
-    /// Takes the memory of the data since the last full piece, padded with zeros up to a block. Appending continues after it
-    /// in this chunk, or in the next one, which gets a copy of the last block's content. The log ends at `end`.
-    pub fn take_rest(&mut self, end: u64) -> Option<Buffer> {
+    /// Takes the memory of the next write: the first full chunk, or the data since the last one, padded with zeros up
+    /// to a block. Appending continues after it in this chunk, or in the next one, which gets a copy of the last
+    /// block's content. The write ends at `end`.
+    pub fn take(&mut self, end: u64) -> Option<Buffer> {
+        if let Some(full) = self.full.pop_front() {
+            return Some(full);
+        }
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
         let last_block = &rest[len - len % block..];
         // If little of the chunk is left, using it would split the next group into two writes, which would need a separate
         // sync.
-        let unused = next.capacity();
-        let unused = if unused >= self.size / 2 {
+        let mut unused = next.capacity();
+        if unused >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);
-            0
+            unused = 0;
         } else {
             // `rest` keeps the chunk's memory, so that dropping `next` returns no memory under the appender's lock.
             self.carried.extend_from_slice(last_block);
-            unused
-        };
-        Self::keep(&mut self.kept, &rest, unused, end);
+        }
+        self.keep(&rest, unused, end);
         rest.resize(rest.capacity(), 0);
         Some(rest)
     }
@@ -170,11 +151,10 @@ pub struct Record<'a> {
     chunks: &'a mut Chunks,
     offset: u64,
     room: usize,
-    /// How full the current chunk was when the record began.
-    before: usize,
+    /// How full the current chunk was when the record began, until the record is kept.
+    before: Option<usize>,
     /// The chunk in which the record began, once it is full and the record continues in the next one.
     first: Option<Buffer>,
-    kept: bool,
 }
 
 impl Record<'_> {
@@ -210,20 +190,17 @@ impl Record<'_> {
 
     /// Makes the record part of what was appended.
     fn keep(mut self, plan: &mut Plan) {
-        self.kept = true;
-        let mut before = self.before;
+        let Some(mut before) = self.before.take() else { return };
         if let Some(first) = self.first.take() {
             plan.append(first.len() - std::mem::take(&mut before));
-            plan.seal_full();
-            Chunks::keep(&mut self.chunks.kept, &first, 0, plan.appended());
-            self.chunks.full.push_back(first);
+            self.chunks.seal(first, plan);
         }
         if let Some(current) = &self.chunks.current {
             plan.append(current.len() - before);
-            if is_full(current) {
-                plan.seal_full();
-                Chunks::keep(&mut self.chunks.kept, current, 0, plan.appended());
-                self.chunks.full.extend(self.chunks.current.take());
+            if is_full(current)
+                && let Some(full) = self.chunks.current.take()
+            {
+                self.chunks.seal(full, plan);
             }
         }
     }
@@ -244,9 +221,7 @@ fn is_full(chunk: &Buffer) -> bool {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
+        let Some(before) = self.before else { return };
         if let Some(first) = self.first.take()
             && let Some(mut unused) = self.chunks.current.replace(first)
         {
@@ -254,7 +229,7 @@ impl Drop for Record<'_> {
             self.chunks.spare.push(unused);
         }
         if let Some(current) = &mut self.chunks.current {
-            current.truncate(self.before);
+            current.truncate(before);
         }
     }
 }
@@ -281,13 +256,9 @@ unsafe impl BufMut for Record<'_> {
 
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         let room = self.room;
-        match self.chunk() {
-            Some(chunk) => {
-                let len = room.min(chunk.capacity() - chunk.len());
-                &mut chunk.chunk_mut()[..len]
-            }
-            None => UninitSlice::new(&mut []),
-        }
+        let Some(chunk) = self.chunk() else { return UninitSlice::new(&mut []) };
+        let len = room.min(chunk.capacity() - chunk.len());
+        &mut chunk.chunk_mut()[..len]
     }
 
     #[inline]

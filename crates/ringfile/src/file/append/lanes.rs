@@ -50,28 +50,24 @@ struct AppendLane {
 /// All lanes of an appender. A task takes them out of the shared state to poll them.
 pub(super) struct AppendLanes(Vec<AppendLane>);
 
-async fn carry_out(file: &File, cuts: bool, (step, buffer): Job) -> Result<Carried> {
+async fn carry_out(file: &File, (step, buffer): Job) -> Result<Carried> {
     match step {
-        AppendStep::Full(piece) | AppendStep::Rest { piece, durable: false } => {
-            drop(file.write_at(buffer, piece.start).await?);
-        }
-        AppendStep::Rest { piece, durable: true } => drop(file.write_durable_at(buffer, piece.start).await?),
+        AppendStep::Write { piece, durable: false } => drop(file.write_at(buffer, piece.start).await?),
+        AppendStep::Write { piece, durable: true } => drop(file.write_durable_at(buffer, piece.start).await?),
         AppendStep::Sync => file.sync_data().await?,
         AppendStep::SyncAll => file.sync_all().await?,
         AppendStep::Cut(len) => file.set_len(len).await?,
-        AppendStep::Truncate { len, end } => return truncate(file, cuts, len, end).await,
+        AppendStep::Truncate { len, zeros_to } => return truncate(file, len, zeros_to).await,
     }
     Ok(Vec::new())
 }
 
-/// Cuts the file at `len`, or overwrites everything from there to `end` with zeros, and makes that durable: otherwise
-/// old records could follow new ones after a crash.
-async fn truncate(file: &File, cuts: bool, len: u64, end: u64) -> Result<Carried> {
+/// Cuts the file at `len`, or overwrites everything from there to `zeros_to` with zeros, and makes that durable:
+/// otherwise old records could follow new ones after a crash.
+async fn truncate(file: &File, len: u64, zeros_to: Option<u64>) -> Result<Carried> {
     let block = file.alignment().bytes;
     let carried = read_block_before(file, len).await?;
-    if cuts {
-        file.set_len(len).await?;
-    } else {
+    if let Some(end) = zeros_to {
         let (mut start, end) = (len - carried.len() as u64, end.next_multiple_of(block as u64));
         // Not the appender's pool, which may be full.
         let memory = Pool::builder().registered(false).capacity(2 * ZEROS.next_multiple_of(block)).build()?;
@@ -91,6 +87,8 @@ async fn truncate(file: &File, cuts: bool, len: u64, end: u64) -> Result<Carried
                 until = end;
             }
         }
+    } else {
+        file.set_len(len).await?;
     }
     file.sync_all().await?;
     Ok(carried)
@@ -104,41 +102,36 @@ pub(super) async fn read_block_before(file: &File, len: u64) -> Result<Carried> 
     }
 }
 
-async fn work(file: File, cuts: bool, desk: Arc<Desk>) {
+async fn work(file: File, desk: Arc<Desk>) {
     loop {
         // Polled only when there is a job, so no task needs to be woken.
         let job = poll_fn(|_| desk.lock().0.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let result = carry_out(&file, cuts, job).await;
+        let result = carry_out(&file, job).await;
         desk.lock().1 = Some(result);
     }
 }
 
 impl AppendLanes {
     /// Creates idle lanes. `waker` makes the waker of one, which sets its flag.
-    pub fn new(count: usize, file: &File, cuts: bool, waker: impl Fn(Arc<AtomicBool>) -> Waker) -> Self {
+    pub fn new(count: usize, file: &File, waker: impl Fn(Arc<AtomicBool>) -> Waker) -> Self {
         let lane = |_| {
             let desk = Arc::<Desk>::default();
             let woken = Arc::<AtomicBool>::default();
-            let future = Box::pin(work(file.clone(), cuts, Arc::clone(&desk)));
+            let future = Box::pin(work(file.clone(), Arc::clone(&desk)));
             let waker = waker(Arc::clone(&woken));
             AppendLane { future, desk, woken, waker, step: None }
         };
         Self((0..count).map(lane).collect())
     }
 
-    pub fn has_idle(&self) -> bool {
-        self.0.iter().any(|lane| lane.step.is_none())
-    }
-
-    /// Gives a job to an idle lane. There must be one.
-    pub fn give(&mut self, job: Job) {
-        let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
-        debug_assert!(idle.is_some(), "the caller has checked");
-        if let Some(lane) = idle {
-            lane.step = Some(job.0);
-            lane.desk.lock().0 = Some(job);
-            lane.woken.store(true, Ordering::SeqCst);
-        }
+    /// Gives the next job, if there is one, to an idle lane, if there is one. Returns whether there were both.
+    pub fn give(&mut self, next: impl FnOnce() -> Option<Job>) -> bool {
+        let Some(lane) = self.0.iter_mut().find(|lane| lane.step.is_none()) else { return false };
+        let Some(job) = next() else { return false };
+        lane.step = Some(job.0);
+        lane.desk.lock().0 = Some(job);
+        lane.woken.store(true, Ordering::SeqCst);
+        true
     }
 
     /// Polls the lanes that were woken, and those with a new job.

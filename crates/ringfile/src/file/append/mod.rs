@@ -2,8 +2,8 @@
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`]
 //! where the file is filled with zeros meanwhile, [`chunks`] has the memory, [`kept`] what readers of the [`tail`] find
-//! there, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`]
-//! or a reader is polled.
+//! there, and [`positions`] where these are, [`lanes`] the operations, [`waiters`] the tasks that wait. [`shared`]
+//! drives them all while one of [`futures`] or a reader is polled, which [`waits`] for it.
 
 mod ahead;
 mod chunks;
@@ -11,28 +11,29 @@ mod futures;
 mod kept;
 mod lanes;
 mod plan;
+mod positions;
 mod shared;
 mod tail;
 mod waiters;
+mod waits;
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io::ErrorKind;
-use std::ops::Deref;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use self::ahead::FillAhead;
 use self::chunks::Chunks;
 pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
-use self::futures::{Appending, InPlaceRecord, Truncating};
+use self::futures::{Appending, InPlaceRecord, Request};
 use self::kept::Kept;
 use self::plan::Plan;
 pub use self::shared::AppenderMetrics;
 use self::shared::AppenderShared;
 pub use self::tail::TailReader;
-use self::waiters::Goal;
 
 use super::probe::magic;
 use super::{AllocateMode, File};
@@ -111,18 +112,9 @@ pub struct Appender(Arc<Handles>);
 /// Dropped with the last handle; readers of the tail keep what is shared.
 struct Handles(Arc<AppenderShared>);
 
-impl Deref for Handles {
-    type Target = AppenderShared;
-
-    #[inline]
-    fn deref(&self) -> &AppenderShared {
-        &self.0
-    }
-}
-
 impl Drop for Handles {
     fn drop(&mut self) {
-        if Arc::strong_count(&self.0) > 1 {
+        if Arc::strong_count(&self.0) > 1 && self.0.is_ours() {
             self.0.abandoned();
         }
     }
@@ -137,6 +129,9 @@ const USUALLY_AHEAD: u64 = 4 << 20;
 const IN_PLACE: [u32; 2] = [0xEF53, 0x5846_5342];
 /// The longest time between two syncs.
 const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Why a file is refused that was opened with that flag.
+const APPENDS: &str = "the file was opened with O_APPEND, which overrides offsets; open it without that flag";
 
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
 #[derive(Debug)]
@@ -243,10 +238,7 @@ impl OpenAppender {
             return Err(error("an appender needs a regular file".into()));
         }
         if file.target().appends {
-            return Err(error(
-                "the file was opened with O_APPEND, which overrides offsets; open it without that flag"
-                    .into(),
-            ));
+            return Err(error(APPENDS.into()));
         }
         let long_enough = || {
             let size = file.size()?;
@@ -279,12 +271,11 @@ impl OpenAppender {
         let usual = if file.is_direct() { USUALLY_AHEAD } else { 0 };
         let may_fill = !recycle && IN_PLACE.contains(&magic(file.target()));
         let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
-        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle)
-            .synced_later(sync_later)
-            .paced(!sync_interval.is_zero())
-            .filled_ahead(ahead);
+        let mut plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
+        (plan.owes_sync, plan.sync_interval) = (sync_later, sync_interval);
+        plan.ahead = FillAhead::new(ahead, alignment as u64, valid);
         let chunks = Chunks::new(chunk, alignment, depth, &carried, Kept::new(keep_tail));
-        let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks, sync_interval);
+        let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks);
         Ok(Appender(Arc::new(Handles(shared))))
     }
 }
@@ -319,6 +310,10 @@ impl IntoFuture for OpenAppender {
 }
 
 impl Appender {
+    fn shared(&self) -> &AppenderShared {
+        &self.0.0
+    }
+
     /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a new
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
     /// to `valid` is durable. If nothing of a recycled file is valid, the first [`sync`](Self::sync) of a record, or
@@ -363,7 +358,7 @@ impl Appender {
     /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
     /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
-        Append::new(&self.0, record)
+        Append(Appending::new(self.shared(), record.len(), record, true))
     }
 
     /// As [`append`](Self::append) if that need not wait for memory or room; otherwise appends nothing and returns
@@ -392,13 +387,12 @@ impl Appender {
     /// Those of [`append`](Self::append).
     pub fn try_append(&self, record: &[u8]) -> Option<Result<u64>> {
         // A longer one is appended in pieces, and may have to wait between them.
-        if record.len() > self.0.chunk {
+        if record.len() > self.shared().chunk {
             return None;
         }
-        match pin!(self.append(record).at_once()).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        }
+        let mut append = Appending::new(self.shared(), record.len(), record, false);
+        let polled = Pin::new(&mut append).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(result) = polled { Some(result) } else { None }
     }
 
     /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file,
@@ -441,7 +435,7 @@ impl Appender {
         most: usize,
         fill: F,
     ) -> impl Future<Output = Result<u64>> + use<'_, F> {
-        Appending::new(&self.0, InPlaceRecord(most, Some(fill)))
+        Appending::new(self.shared(), most, InPlaceRecord(Some(fill)), true)
     }
 
     /// Waits until everything appended before is in the file, where others can read it. That does not make it durable.
@@ -449,7 +443,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)`. A failure is final, see [`Appender`].
     pub fn flush(&self) -> Settle<'_> {
-        Settle::new(&self.0, "flushing an appender", |plan| Goal::Written(plan.want_written()))
+        Settle::new(self.shared(), "flushing an appender", Request::Flush)
     }
 
     /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
@@ -459,7 +453,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
     pub fn sync(&self) -> Settle<'_> {
-        Settle::new(&self.0, "syncing an appender", |plan| Goal::Durable(plan.want_durable()))
+        Settle::new(self.shared(), "syncing an appender", Request::Sync)
     }
 
     /// Cuts the log back to `length` bytes, durably: the next record begins there. `length` is at most
@@ -496,7 +490,7 @@ impl Appender {
     /// `InvalidInput` if the log is shorter than `length`, or after [`close`](Self::close), which leave the appender
     /// usable. Those of `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)`, which are final, see [`Appender`].
     pub fn truncate(&self, length: u64) -> impl Future<Output = Result<()>> + Send + use<'_> {
-        Truncating::new(&self.0, length)
+        Settle::new(self.shared(), "truncating an appender's file", Request::Truncate(length))
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
@@ -507,10 +501,7 @@ impl Appender {
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
     pub fn close(&self) -> Settle<'_> {
-        Settle::new(&self.0, "closing an appender", |plan| {
-            plan.close();
-            Goal::Closed
-        })
+        Settle::new(self.shared(), "closing an appender", Request::Close)
     }
 
     /// Returns a reader of what is appended from now on, or from [another offset](TailReader::from) on. Any number may read
@@ -528,42 +519,41 @@ impl Appender {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a collection")]
     pub fn len(&self) -> u64 {
-        self.0.ends()[0]
+        self.shared().end_of(0)
     }
 
     /// Returns the offset up to which everything was written. Readers find every byte before it.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.0.ends()[1]
+        self.shared().end_of(1)
     }
 
     /// Returns the offset up to which everything is durable.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.0.ends()[2]
+        self.shared().end_of(2)
     }
 
     /// Returns the file that is appended to.
     #[must_use]
     pub fn file(&self) -> &File {
-        &self.0.file
+        &self.shared().file
     }
 
     /// Returns the appender's counters. They are all 0 in a forked child.
     #[must_use]
     pub fn metrics(&self) -> AppenderMetrics {
-        if self.0.is_ours() { self.0.lock().metrics } else { AppenderMetrics::default() }
+        if self.shared().is_ours() { self.shared().lock().metrics } else { AppenderMetrics::default() }
     }
 }
 
 impl std::fmt::Debug for Appender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [len, written, durable] = self.0.ends();
         f.debug_struct("Appender")
-            .field("path", &self.0.file.path())
-            .field("len", &len)
-            .field("written", &written)
-            .field("durable", &durable)
+            .field("path", &self.file().path())
+            .field("len", &self.len())
+            .field("written", &self.written())
+            .field("durable", &self.durable())
             .finish_non_exhaustive()
     }
 }

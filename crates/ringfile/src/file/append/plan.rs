@@ -6,8 +6,10 @@
 //! cut only while nothing else is in flight.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use super::ahead::{Fill, FillAhead};
+use super::ahead::FillAhead;
+use crate::driver::filler::FillPiece;
 
 /// The bytes of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,16 +25,15 @@ pub(super) struct Piece {
 /// One operation on the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AppendStep {
-    /// Writes a piece that was sealed full.
-    Full(Piece),
-    /// Writes the bytes appended since the last piece, and seals them. `durable`: the write itself makes them durable.
-    Rest { piece: Piece, durable: bool },
+    /// Writes the first piece that was sealed full, or seals the bytes appended since the last piece, and writes them.
+    /// `durable`: the write itself makes them durable.
+    Write { piece: Piece, durable: bool },
     /// Syncs what is written.
     Sync,
     /// Sets the file's length.
     Cut(u64),
-    /// Removes everything from `len` to `end`, durably.
-    Truncate { len: u64, end: u64 },
+    /// Removes everything from `len` on, durably: overwrites it with zeros up to this offset, or else cuts the file.
+    Truncate { len: u64, zeros_to: Option<u64> },
     /// Syncs data and metadata, as the last step, if not everything is durable before.
     SyncAll,
 }
@@ -41,15 +42,15 @@ impl AppendStep {
     pub fn is_sync(self) -> bool {
         match self {
             Self::Sync | Self::SyncAll | Self::Truncate { .. } => true,
-            Self::Rest { durable, .. } => durable,
-            Self::Full(_) | Self::Cut(_) => false,
+            Self::Write { durable, .. } => durable,
+            Self::Cut(_) => false,
         }
     }
 }
 
 /// Whether a group commit may start, if syncs have a least time between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Pace {
+pub(super) enum Pace {
     #[default]
     Open,
     /// A sync has started.
@@ -62,17 +63,19 @@ enum Pace {
 /// reached when the log is cut.
 pub(super) type Point = (u64, u64);
 
-/// The progress of closing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Closing {
-    #[default]
-    No,
-    /// Closing was requested: everything is to be written.
-    Asked,
-    /// The length is exact.
-    Cut,
-    /// Everything is durable.
-    Done,
+/// The event that a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goal {
+    /// The task waits for its turn to append, and for room. Tasks are served in order of arrival.
+    Turn,
+    /// The file has everything up to this point.
+    Written(Point),
+    /// Everything up to this point is durable.
+    Durable(Point),
+    /// The appender is closed.
+    Closed,
+    /// A reader of the log's tail waits until everything up to this point was appended, or nothing more will be.
+    Appended(Point),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,11 +89,12 @@ pub(super) struct Plan {
     sealed: u64,
     durable: u64,
     cuts: bool,
-    /// Whether the file was not synced when it was opened. A durable write would then not be enough.
-    owes_sync: bool,
-    /// Whether each sync is followed by a pause.
-    paced: bool,
-    pace: Pace,
+    /// Whether the file was not synced when it was opened, or since it was cut at the end. A durable write is then not
+    /// enough. Of a recycled file of which nothing is valid, the first sync syncs what it had before.
+    pub owes_sync: bool,
+    /// The least time between the starts of two syncs: a group commit waits for a [pause](Self::wants_pause).
+    pub sync_interval: Duration,
+    pub pace: Pace,
     /// Whether the last write ended with zeros up to a block.
     padded: bool,
     full: VecDeque<Piece>,
@@ -102,12 +106,14 @@ pub(super) struct Plan {
     /// If a sync, a durable write, a truncation or a step of closing is in flight, the offset up to which it covers the
     /// file.
     covers: Option<u64>,
-    closing: Closing,
+    /// Whether closing was requested: everything is to be written and durable, and the length exact.
+    closing: bool,
     /// The length to which the log will be cut. Nothing is appended meanwhile.
     truncating: Option<u64>,
     /// How often it was cut.
     truncations: u64,
-    ahead: FillAhead,
+    /// Where the file is filled with zeros ahead.
+    pub ahead: FillAhead,
 }
 
 impl Plan {
@@ -124,27 +130,6 @@ impl Plan {
             in_flight: Vec::with_capacity(depth),
             ..Self::default()
         }
-    }
-
-    /// Leaves the sync of what the file had before, of which nothing is valid, to the first sync.
-    pub fn synced_later(self, later: bool) -> Self {
-        Self { owes_sync: later, ..self }
-    }
-
-    /// Lets a group commit start only after a [pause](Self::wants_pause) since the last sync started.
-    pub fn paced(self, paced: bool) -> Self {
-        Self { paced, ..self }
-    }
-
-    /// Fills the file with zeros ahead, up to `budget` bytes.
-    pub fn filled_ahead(self, budget: u64) -> Self {
-        let ahead = FillAhead::new(budget, self.block, self.appended);
-        Self { ahead, ..self }
-    }
-
-    /// Returns whether the file is cut where the log ends.
-    pub fn cuts(&self) -> bool {
-        self.cuts
     }
 
     pub fn appended(&self) -> u64 {
@@ -181,41 +166,36 @@ impl Plan {
         self.durable
     }
 
-    /// Returns whether everything up to this point was written at some time.
-    pub fn has_written(&self, point: Point) -> bool {
-        (self.truncations, self.written()) >= point
-    }
-
-    /// Returns whether everything up to this point was durable at some time.
-    pub fn has_made_durable(&self, point: Point) -> bool {
-        (self.truncations, self.durable) >= point
-    }
-
-    /// Returns whether the log has been cut this often.
-    pub fn has_truncated(&self, truncations: u64) -> bool {
-        self.truncations >= truncations
-    }
-
-    /// Returns whether everything up to this point was appended at some time, or nothing will be.
-    pub fn has_appended(&self, point: Point) -> bool {
-        self.is_closing() || (self.truncations, self.complete) >= point
-    }
-
-    pub fn is_truncating(&self) -> bool {
-        self.truncating.is_some()
+    /// Returns whether the event has come at some time; for [`Turn`](Goal::Turn), whether the first task may try.
+    pub fn has_reached(&self, goal: Goal) -> bool {
+        match goal {
+            Goal::Turn => self.has_room(1) || self.closing,
+            Goal::Written(point) => (self.truncations, self.written()) >= point,
+            // A reader may wait for more than there ever is.
+            Goal::Durable(point) => (self.truncations, self.durable) >= point || self.is_closed(),
+            Goal::Closed => self.is_closed(),
+            Goal::Appended(point) => (self.truncations, self.complete) >= point || self.closing,
+        }
     }
 
     pub fn is_closing(&self) -> bool {
-        self.closing != Closing::No
+        self.closing
     }
 
+    /// Returns whether closing was requested and nothing is left to do for it.
     pub fn is_closed(&self) -> bool {
-        self.closing == Closing::Done
+        let is_durable = self.durable == self.appended && !self.owes_sync && self.covers.is_none();
+        self.closing && is_durable && self.truncating.is_none() && !self.is_too_long()
+    }
+
+    /// Returns whether the log is neither being closed nor being cut.
+    fn is_open(&self) -> bool {
+        !self.closing && self.truncating.is_none()
     }
 
     /// Returns whether `bytes` more may be appended now.
     pub fn has_room(&self, bytes: usize) -> bool {
-        !self.is_truncating() && self.appended - self.written() + bytes as u64 <= self.limit
+        self.truncating.is_none() && self.appended - self.written() + bytes as u64 <= self.limit
     }
 
     pub fn append(&mut self, bytes: usize) {
@@ -229,80 +209,48 @@ impl Plan {
         self.sealed = piece.end;
     }
 
-    /// Asks for everything appended so far to be written; returns where that ends.
-    pub fn want_written(&mut self) -> Point {
+    /// Asks for everything appended so far to be written.
+    pub fn want_written(&mut self) -> Goal {
         self.wanted_written = self.appended;
-        (self.truncations, self.appended)
+        Goal::Written((self.truncations, self.appended))
     }
 
-    /// Asks for everything appended so far to be durable; returns where that ends.
-    pub fn want_durable(&mut self) -> Point {
+    /// Asks for everything appended so far to be durable.
+    pub fn want_durable(&mut self) -> Goal {
         self.wanted_durable = self.appended;
-        (self.truncations, self.appended)
+        Goal::Durable((self.truncations, self.appended))
     }
 
-    /// Asks for the log to be cut at `len`, once all that was asked for before is done. Returns how often it will have
-    /// been cut then. Nothing is being truncated or closed, and `len` is not more than was appended.
-    pub fn truncate(&mut self, len: u64) -> u64 {
+    /// Asks for the log to be cut at `len`, once all that was asked for before is done. Nothing is being truncated or
+    /// closed, and `len` is not more than was appended.
+    pub fn truncate(&mut self, len: u64) -> Goal {
         self.truncating = Some(len);
-        self.truncations + 1
+        Goal::Written((self.truncations + 1, 0))
+    }
+
+    /// Asks for everything to be written and durable, and the file's length to be exact. Nothing is appended after.
+    pub fn close(&mut self) -> Goal {
+        self.closing = true;
+        Goal::Closed
     }
 
     /// Returns whether a run of filling ahead should begin, and begins it.
     pub fn begins_to_fill(&mut self) -> bool {
-        let begins = self.may_fill() && self.ahead.wants_run(self.appended);
+        let begins = self.is_open() && self.ahead.wants_run(self.appended);
         if begins {
             self.ahead.begin_run(self.appended);
         }
         begins
     }
 
-    /// Returns the next piece of the run to fill. The caller reports when it has [ended](Self::filled).
-    pub fn next_fill(&mut self) -> Option<Fill> {
-        if !self.may_fill() {
-            self.ahead.end_run();
-            return None;
-        }
-        self.ahead.next(self.written(), self.appended)
-    }
-
-    /// Records the end of a piece. Returns whether the run goes on.
-    pub fn filled(&mut self, succeeded: bool) -> bool {
-        self.ahead.ended(succeeded)
-    }
-
-    pub fn stop_filling(&mut self) {
-        self.ahead.stop();
-    }
-
-    pub fn is_filling(&self) -> bool {
-        self.ahead.is_filling()
-    }
-
-    fn may_fill(&self) -> bool {
-        !self.is_closing() && !self.is_truncating()
+    /// Returns the next piece of the run to fill. The caller reports to [`ahead`](Self::ahead) when it has ended.
+    pub fn next_fill(&mut self) -> Option<FillPiece> {
+        if self.is_open() { self.ahead.next(self.written(), self.appended) } else { self.ahead.end_run() }
     }
 
     /// Returns whether the file is to be cut, since it may be longer than the log.
     fn is_too_long(&self) -> bool {
         self.cuts && (self.padded || self.ahead.is_extended())
-    }
-
-    /// Asks for everything to be written and durable, and the file's length to be exact. Nothing is appended after.
-    pub fn close(&mut self) {
-        if self.closing == Closing::No {
-            self.closing = Closing::Asked;
-            self.close_if_complete();
-        }
-    }
-
-    /// Ends closing if nothing is left to do.
-    fn close_if_complete(&mut self) {
-        let is_durable = self.durable == self.appended && !self.owes_sync;
-        let is_durable = is_durable && self.covers.is_none() && !self.is_truncating();
-        if self.closing == Closing::Asked && is_durable && !self.is_too_long() {
-            self.closing = Closing::Done;
-        }
     }
 
     /// Returns the step that can start now. The caller starts it, and reports when it has [ended](Self::ended).
@@ -311,27 +259,24 @@ impl Plan {
         // A group consists of the requests that have arrived when its first step starts.
         self.group = self.group();
         match step {
-            AppendStep::Full(piece) => {
-                self.full.pop_front();
-                self.in_flight.push(piece);
-            }
-            AppendStep::Rest { piece, durable } => {
-                self.sealed = piece.end;
+            AppendStep::Write { piece, durable } => {
+                if self.full.pop_front().is_none() {
+                    self.sealed = piece.end;
+                }
                 self.in_flight.push(piece);
                 if durable {
                     self.starts_sync(piece.end);
                 }
             }
-            AppendStep::Sync => self.starts_sync(self.written()),
-            AppendStep::Cut(_) | AppendStep::SyncAll => self.covers = Some(self.appended),
-            AppendStep::Truncate { len, .. } => self.covers = Some(len),
+            AppendStep::Sync | AppendStep::SyncAll => self.starts_sync(self.written()),
+            AppendStep::Cut(len) | AppendStep::Truncate { len, .. } => self.covers = Some(len),
         }
         Some(step)
     }
 
     fn starts_sync(&mut self, covers: u64) {
         self.covers = Some(covers);
-        if self.paced {
+        if !self.sync_interval.is_zero() {
             self.pace = Pace::Held;
         }
     }
@@ -339,16 +284,7 @@ impl Plan {
     /// Returns whether a group commit waits for a pause that has not begun.
     pub fn wants_pause(&self) -> bool {
         // A sync that is in flight comes first: it often takes longer than the pause.
-        let waits = self.pace == Pace::Held && self.covers.is_none() && self.wants_durable();
-        waits && !self.is_closing() && !self.is_truncating()
-    }
-
-    pub fn begin_pause(&mut self) {
-        self.pace = Pace::Pausing;
-    }
-
-    pub fn end_pause(&mut self) {
-        self.pace = Pace::Open;
+        self.pace == Pace::Held && self.covers.is_none() && self.wants_durable() && self.is_open()
     }
 
     /// Returns the step that [`next`](Self::next) would return.
@@ -360,92 +296,71 @@ impl Plan {
 
     fn next_write(&self) -> Option<AppendStep> {
         if let Some(&piece) = self.full.front() {
-            return self.is_free(piece).then_some(AppendStep::Full(piece));
+            return self.is_free(piece).then_some(AppendStep::Write { piece, durable: false });
         }
-        let all = self.closing == Closing::Asked || self.is_truncating();
+        let all = !self.is_open();
         let wanted = if all { self.appended } else { self.wanted_written.max(self.group().unwrap_or(0)) };
         if wanted <= self.sealed {
             return None;
         }
         let piece = self.rest();
-        if !self.is_free(piece) {
-            return None;
-        }
         let is_all_that_is_not_durable =
             self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
         let durable = is_all_that_is_not_durable && self.covers.is_none() && !all && !self.owes_sync;
-        Some(AppendStep::Rest { piece, durable })
+        self.is_free(piece).then_some(AppendStep::Write { piece, durable })
     }
 
     fn next_sync(&self) -> Option<AppendStep> {
         if self.covers.is_some() {
             return None;
         }
-        let is_written = || self.written() == self.appended;
-        if let Some(len) = self.truncating {
+        if self.is_open() {
+            return self.group().filter(|&group| group <= self.written()).map(|_| AppendStep::Sync);
+        }
+        if self.written() != self.appended || self.ahead.is_filling() || self.is_closed() {
+            return None;
+        }
+        Some(match self.truncating {
             // Tasks that wait for what will be cut get it first, and don't wait for a pause.
-            let step = if self.wants_durable() {
-                AppendStep::Sync
-            } else {
-                AppendStep::Truncate { len, end: self.appended }
-            };
-            return (is_written() && !self.is_filling()).then_some(step);
-        }
-        match self.closing {
-            Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| AppendStep::Sync),
-            Closing::Asked | Closing::Cut if !is_written() || self.is_filling() => None,
-            Closing::Asked if self.is_too_long() => Some(AppendStep::Cut(self.appended)),
-            Closing::Asked | Closing::Cut => Some(AppendStep::SyncAll),
-            Closing::Done => None,
-        }
+            Some(_) if self.wants_durable() => AppendStep::Sync,
+            Some(len) => AppendStep::Truncate { len, zeros_to: (!self.cuts).then_some(self.appended) },
+            None if self.is_too_long() => AppendStep::Cut(self.appended),
+            None => AppendStep::SyncAll,
+        })
     }
 
     /// Records that a step has succeeded.
     pub fn ended(&mut self, step: AppendStep) {
         match step {
-            AppendStep::Full(piece) => self.was_written(piece),
-            AppendStep::Rest { piece, durable } => {
-                self.was_written(piece);
+            AppendStep::Write { piece, durable } => {
+                self.in_flight.retain(|other| *other != piece);
+                if piece.end == self.sealed {
+                    self.padded = !piece.end.is_multiple_of(self.block);
+                }
                 if durable {
                     self.synced();
                 }
             }
-            AppendStep::Sync => self.synced(),
+            AppendStep::Sync | AppendStep::SyncAll => self.synced(),
             AppendStep::Cut(len) => {
-                (self.padded, self.covers) = (false, None);
+                (self.padded, self.covers, self.owes_sync) = (false, None, true);
                 self.ahead.was_cut(len);
-                self.closing = Closing::Cut;
             }
-            AppendStep::Truncate { len, .. } => self.truncated(len),
-            AppendStep::SyncAll => {
-                self.synced();
-                self.closing = Closing::Done;
+            AppendStep::Truncate { len, .. } => {
+                (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, len);
+                self.wanted_written = self.wanted_written.min(len);
+                self.wanted_durable = self.wanted_durable.min(len);
+                (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);
+                self.truncations += 1;
+                self.owes_sync = false;
+                self.ahead.was_cut(len);
             }
         }
-        self.close_if_complete();
     }
 
     /// Records that a truncation has failed: nothing behind `len` is sure to be in the file.
     pub fn was_not_truncated(&mut self, len: u64) {
-        (self.appended, self.complete) = (len, len);
-        (self.sealed, self.durable) = (len, self.durable.min(len));
-    }
-
-    fn truncated(&mut self, len: u64) {
-        (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, len);
-        (self.wanted_written, self.wanted_durable) =
-            (self.wanted_written.min(len), self.wanted_durable.min(len));
-        (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);
-        self.truncations += 1;
-        self.owes_sync = false;
-        self.ahead.was_cut(len);
-    }
-
-    fn was_written(&mut self, piece: Piece) {
-        self.in_flight.retain(|other| *other != piece);
-        if piece.end == self.sealed {
-            self.padded = !piece.end.is_multiple_of(self.block);
-        }
+        (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, self.durable.min(len));
     }
 
     fn synced(&mut self) {
@@ -473,10 +388,9 @@ impl Plan {
 
     /// Returns whether no write in flight touches a block of this piece.
     fn is_free(&self, piece: Piece) -> bool {
-        if !self.ahead.is_clear(piece.end.next_multiple_of(self.block)) {
-            return false;
-        }
-        self.in_flight.iter().all(|other| other.end.next_multiple_of(self.block) <= piece.start)
+        let block_end = |piece: &Piece| piece.end.next_multiple_of(self.block);
+        let is_free = self.in_flight.iter().all(|other| block_end(other) <= piece.start);
+        is_free && self.ahead.is_clear(block_end(&piece))
     }
 }
 
@@ -525,25 +439,25 @@ mod tests {
         while running.len() < depth
             && let Some(step) = plan.next()
         {
-            if matches!(step, AppendStep::Sync | AppendStep::Rest { durable: true, .. }) {
+            if matches!(step, AppendStep::Sync | AppendStep::Write { durable: true, .. }) {
                 assert!(
                     !plan.owes_sync || step == AppendStep::Sync,
                     "what the file had before is not synced"
                 );
-                assert!(model.open || plan.is_truncating(), "a sync without a pause");
-                model.open = !plan.paced;
+                assert!(model.open || plan.truncating().is_some(), "a sync without a pause");
+                model.open = plan.sync_interval.is_zero();
             }
             if matches!(step, AppendStep::Cut(_) | AppendStep::Truncate { .. }) {
                 assert!(running.is_empty() && model.fills.is_none(), "the file is cut while it is written");
             }
-            if let AppendStep::Full(piece) | AppendStep::Rest { piece, .. } = step {
+            if let AppendStep::Write { piece, .. } = step {
                 assert_eq!(piece.start % model.block, 0);
                 assert!(piece.start <= piece.from && piece.from - piece.start < model.block);
                 assert!(piece.from < piece.end, "a write of nothing");
                 let end = piece.end.next_multiple_of(model.block);
                 assert!(model.fills.as_ref().is_none_or(|zeros| end <= zeros.start), "a fill overwrites it");
                 for (other, _) in running.iter() {
-                    if let AppendStep::Full(other) | AppendStep::Rest { piece: other, .. } = other {
+                    if let AppendStep::Write { piece: other, .. } = other {
                         assert!(
                             other.end.next_multiple_of(model.block) <= piece.start,
                             "two writes of one block"
@@ -563,10 +477,10 @@ mod tests {
         if plan.wants_pause() && random.below(2) == 0 {
             // One that has begun is replaced if the sync of a truncation, which waits for none, came meanwhile.
             assert!(!model.open, "a pause too many");
-            plan.begin_pause();
+            plan.pace = Pace::Pausing;
             model.pauses = true;
         } else if model.pauses && random.below(2) == 0 {
-            plan.end_pause();
+            plan.pace = Pace::Open;
             (model.open, model.pauses) = (true, false);
         }
     }
@@ -582,7 +496,7 @@ mod tests {
             }
             model.len = model.len.max(zeros.end);
             model.filled += zeros.end - zeros.start;
-            plan.filled(random.below(20) > 0);
+            plan.ahead.ended(random.below(20) > 0);
         } else if let Some(fill) = plan.next_fill() {
             assert!(fill.zeros.start >= plan.appended(), "zeros over the log");
             model.fills = Some(fill.zeros);
@@ -591,11 +505,10 @@ mod tests {
 
     fn end(plan: &mut Plan, model: &mut Model, (step, covers): (AppendStep, Vec<bool>)) {
         match step {
-            AppendStep::Full(piece) => model.write(piece, false),
-            AppendStep::Rest { piece, durable } => model.write(piece, durable),
+            AppendStep::Write { piece, durable } => model.write(piece, durable),
             AppendStep::Cut(len) => model.len = len,
-            AppendStep::Truncate { len, end } => {
-                assert_eq!((end, Model::prefix(&model.written)), (plan.appended(), end));
+            AppendStep::Truncate { len, zeros_to } => {
+                assert_eq!((zeros_to, Model::prefix(&model.written)), (None, plan.appended()));
                 model.len = len;
                 model.written.truncate(len as usize);
                 model.durable = vec![true; len as usize];
@@ -618,10 +531,12 @@ mod tests {
         let chunk = block.max(4 * unit) * (1 + random.below(4));
         let depth = 1 + random.below(4) as usize;
         let first = random.below(3 * block);
-        let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true)
-            .synced_later(random.below(2) == 0)
-            .paced(random.below(2) == 0)
-            .filled_ahead(random.below(2) << 20);
+        let mut plan = Plan {
+            owes_sync: random.below(2) == 0,
+            sync_interval: Duration::from_secs(random.below(2)),
+            ahead: FillAhead::new(random.below(2) << 20, block, first),
+            ..Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true)
+        };
         let known = vec![true; first as usize];
         let mut model = Model {
             block,
@@ -636,9 +551,11 @@ mod tests {
         let mut running = Running::new();
         // The memory that the rest has left, and the goals that are waited for.
         let mut room = chunk - first % block;
-        let mut goals: Vec<(bool, Point)> = Vec::new();
-        let is_reached = |plan: &Plan, (durable, point)| {
-            if durable { plan.has_made_durable(point) } else { plan.has_written(point) }
+        let mut goals: Vec<Goal> = Vec::new();
+        let is_reached = |plan: &Plan, goal| match goal {
+            // Not even because the log was closed.
+            Goal::Durable(point) => (plan.truncations, plan.durable) >= point,
+            goal => plan.has_reached(goal),
         };
         let mut truncations = 0;
         for _ in 0..200 {
@@ -655,11 +572,11 @@ mod tests {
                         }
                     }
                 }
-                6..8 => goals.push((true, plan.want_durable())),
-                8 => goals.push((false, plan.want_written())),
-                9 if random.below(4) == 0 && !plan.is_truncating() => {
+                6..8 => goals.push(plan.want_durable()),
+                8 => goals.push(plan.want_written()),
+                9 if random.below(4) == 0 && plan.truncating().is_none() => {
                     plan.truncate(random.below(plan.appended() + 1));
-                    goals.push((true, plan.want_durable()));
+                    goals.push(plan.want_durable());
                 }
                 _ if !running.is_empty() => {
                     let step = running.swap_remove(random.below(running.len() as u64) as usize);
@@ -699,7 +616,7 @@ mod tests {
         for goal in goals {
             assert!(is_reached(&plan, goal), "a goal was never reached");
         }
-        assert!(!plan.is_truncating());
+        assert!(plan.truncating().is_none());
         assert_eq!(plan.is_closed(), closes);
         if closes {
             assert_eq!((model.len, plan.durable()), (plan.appended(), plan.appended()));
@@ -732,7 +649,7 @@ mod tests {
         plan.append(100);
         plan.want_durable();
         let first = plan.next();
-        assert!(matches!(first, Some(AppendStep::Rest { durable: true, .. })));
+        assert!(matches!(first, Some(AppendStep::Write { durable: true, .. })));
         for _ in 0..5 {
             plan.append(100);
             plan.want_durable();
@@ -745,19 +662,19 @@ mod tests {
         plan.ended(first.unwrap_or(AppendStep::Sync));
         assert_eq!(plan.durable(), 100);
         let piece = Piece { start: 0, from: 100, end: 600 };
-        assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: true }));
+        assert_eq!(plan.next(), Some(AppendStep::Write { piece, durable: true }));
         assert_eq!(plan.next(), None);
     }
 
     #[test]
     fn syncs_that_come_within_the_interval_share_one_behind_a_pause() {
-        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true).paced(true);
+        let mut plan = Plan { sync_interval: Duration::from_secs(1), ..Plan::new(4096, 1 << 20, 4, 0, true) };
         let mut sync = |expect_pause: bool, appends: u64| {
             plan.append(100);
             plan.want_durable();
             assert_eq!(plan.wants_pause(), expect_pause);
             if expect_pause {
-                plan.begin_pause();
+                plan.pace = Pace::Pausing;
             }
             for _ in 1..appends {
                 assert_eq!((plan.next(), plan.wants_pause()), (None, false), "the pause runs");
@@ -765,12 +682,12 @@ mod tests {
                 plan.want_durable();
             }
             if expect_pause {
-                plan.end_pause();
+                plan.pace = Pace::Open;
             }
             let from = plan.durable();
             let piece = Piece { start: 0, from, end: from + 100 * appends };
-            assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: true }));
-            plan.ended(AppendStep::Rest { piece, durable: true });
+            assert_eq!(plan.next(), Some(AppendStep::Write { piece, durable: true }));
+            plan.ended(AppendStep::Write { piece, durable: true });
             assert_eq!((plan.durable(), plan.next(), plan.wants_pause()), (piece.end, None, false));
         };
         sync(false, 1);
@@ -780,11 +697,11 @@ mod tests {
         plan.append(100);
         plan.want_durable();
         assert!(plan.wants_pause());
-        plan.begin_pause();
+        plan.pace = Pace::Pausing;
         plan.want_written();
         let piece = Piece { start: 0, from: 700, end: 800 };
-        assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: false }));
-        plan.ended(AppendStep::Rest { piece, durable: false });
+        assert_eq!(plan.next(), Some(AppendStep::Write { piece, durable: false }));
+        plan.ended(AppendStep::Write { piece, durable: false });
         assert_eq!(plan.next(), None);
         plan.close();
         assert_eq!(plan.next(), Some(AppendStep::Cut(800)));
@@ -792,13 +709,13 @@ mod tests {
         assert_eq!(plan.next(), Some(AppendStep::SyncAll));
         plan.ended(AppendStep::SyncAll);
         assert!(plan.is_closed());
-        plan.end_pause();
+        plan.pace = Pace::Open;
         assert!(plan.is_closed() && plan.next().is_none() && !plan.wants_pause());
     }
 
     #[test]
     fn what_a_recycled_file_had_before_is_synced_with_the_first_record() {
-        let recycled = || Plan::new(4096, 1 << 20, 4, 0, false).synced_later(true);
+        let recycled = || Plan { owes_sync: true, ..Plan::new(4096, 1 << 20, 4, 0, false) };
         let mut plan = recycled();
         let mut steps = Vec::new();
         for _ in 0..2 {
@@ -811,7 +728,7 @@ mod tests {
         }
         let rest = |start, durable| {
             let piece = Piece { start, from: start, end: start + 4096 };
-            AppendStep::Rest { piece, durable }
+            AppendStep::Write { piece, durable }
         };
         assert_eq!(steps, [rest(0, false), AppendStep::Sync, rest(4096, true)]);
         plan.close();
@@ -864,12 +781,16 @@ mod tests {
         plan.seal_full();
         plan.want_durable();
         let write = plan.next();
-        assert!(matches!(write, Some(AppendStep::Full(_))));
+        let full = |from| {
+            let piece = Piece { start: from, from, end: from + 4096 };
+            Some(AppendStep::Write { piece, durable: false })
+        };
+        assert_eq!(write, full(0));
         plan.ended(write.unwrap_or(AppendStep::Sync));
         assert_eq!(plan.next(), Some(AppendStep::Sync));
         plan.append(4096);
         plan.seal_full();
-        assert!(matches!(plan.next(), Some(AppendStep::Full(_))));
+        assert_eq!(plan.next(), full(4096));
         plan.append(1);
         plan.want_durable();
         assert_eq!(plan.next(), None, "the rest waits for its group");
@@ -884,7 +805,7 @@ mod tests {
         plan.seal_full();
         let group = plan.want_durable();
         let mut steps = 0;
-        while !plan.has_made_durable(group) {
+        while !plan.has_reached(group) {
             let step = plan.next();
             // One lane, and a full piece waits for it whenever it is free.
             plan.append(4096);

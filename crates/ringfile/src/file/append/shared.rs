@@ -7,24 +7,26 @@
 //! kept without being polled must not stop writes, syncs and the tasks that wait for these. Later appends do wait for it,
 //! until it is dropped: records are appended in order of arrival.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
-use super::plan::{AppendStep, Plan};
-use super::tail::Positions;
-use super::waiters::{Goal, WaiterPlace, Waiters, Wakers};
+use super::plan::{AppendStep, Pace, Plan};
+use super::positions::Positions;
+use super::waiters::{WaiterPlace, Waiters, Wakers, this_thread};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
-use crate::driver::is_main_polled;
 use crate::driver::timer::{self, Timer};
+use crate::driver::{Target, is_main_polled};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
+use bytes::Bytes;
 use ringfile_buffer::internal::{Spare, add_spare, fork, is_wanted, panics};
 
 /// How long a task that was woken has time to drive, before all are woken.
@@ -62,7 +64,7 @@ pub(super) struct AppenderShared {
     state: Mutex<AppenderState>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
-    /// See [`ends`](Self::ends).
+    /// See [`end_of`](Self::end_of).
     ends: [AtomicU64; 3],
 }
 
@@ -77,14 +79,10 @@ pub(super) struct AppenderState {
     /// Lanes that have a job.
     busy: usize,
     depth: usize,
-    /// Whether a lane must be polled.
+    /// Whether a lane must be polled, or there is more work for the task that has the lanes.
     stirred: bool,
-    /// Set when there is more work for the task that has the lanes.
-    again: bool,
     /// The first failure of a write or a sync.
     failure: Option<Error>,
-    /// The least time between the starts of two syncs.
-    sync_interval: Duration,
     /// When the last sync started, if there is such a time.
     synced: Option<Instant>,
     /// Called when a pause is over.
@@ -97,62 +95,41 @@ pub(super) struct AppenderState {
     watch: Option<Timer>,
 }
 
-/// Wakes the tasks that wait for the appender, and records which lane to poll.
-struct LaneWaker {
-    shared: Weak<AppenderShared>,
-    woken: Arc<AtomicBool>,
+/// A waker that calls a function of the appender, but not in a forked child: no task waits there for operations of the
+/// parent.
+struct Call<F>(Weak<AppenderShared>, F);
+
+fn waker<F: Fn(&AppenderShared) + Send + Sync + 'static>(
+    shared: &Weak<AppenderShared>,
+    function: F,
+) -> Waker {
+    Waker::from(Arc::new(Call(Weak::clone(shared), function)))
 }
 
-impl Wake for LaneWaker {
+impl<F: Fn(&AppenderShared) + Send + Sync> Wake for Call<F> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
-        self.woken.store(true, Ordering::SeqCst);
-        if let Some(shared) = self.shared.upgrade() {
-            shared.stirred();
-        }
-    }
-}
-
-/// Ends a pause between two syncs.
-struct PauseWaker(Weak<AppenderShared>);
-
-impl Wake for PauseWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.pause_is_over();
-        }
-    }
-}
-
-/// Wakes all tasks, if the one that was woken has not driven.
-struct OverdueWaker(Weak<AppenderShared>);
-
-impl Wake for OverdueWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.is_overdue();
+        if let Some(shared) = self.0.upgrade().filter(|shared| shared.is_ours()) {
+            (self.1)(&shared);
         }
     }
 }
 
 impl AppenderShared {
-    pub fn new(
-        file: File,
-        inode: Inode,
-        pool: Pool,
-        depth: usize,
-        plan: Plan,
-        chunks: Chunks,
-        sync_interval: Duration,
-    ) -> Arc<Self> {
-        let (chunk, len, keeps) = (chunks.size(), plan.appended(), chunks.kept.keeps());
+    pub fn new(file: File, inode: Inode, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
+        let (chunk, len, keeps) = (chunks.size, plan.appended(), chunks.kept.keeps());
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
-            let waker = |woken| Waker::from(Arc::new(LaneWaker { shared: shared.clone(), woken }));
-            let lanes = AppendLanes::new(depth, &file, plan.cuts(), waker);
+            let lanes = AppendLanes::new(depth, &file, |woken| {
+                waker(shared, move |shared| {
+                    // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that
+                    // lock.
+                    woken.store(true, Ordering::SeqCst);
+                    shared.stirred();
+                })
+            });
             let state = AppenderState {
                 plan,
                 chunks,
@@ -163,13 +140,11 @@ impl AppenderShared {
                 busy: 0,
                 depth,
                 stirred: false,
-                again: false,
                 failure: None,
-                sync_interval,
                 synced: None,
-                pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
+                pause_over: waker(shared, Self::pause_is_over),
                 timer: None,
-                overdue: Waker::from(Arc::new(OverdueWaker(shared.clone()))),
+                overdue: waker(shared, Self::is_overdue),
                 watch: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
@@ -218,61 +193,43 @@ impl AppenderShared {
     /// If this is a forked child.
     #[inline]
     pub fn check_process(&self, what: &'static str) -> Result<()> {
-        if self.is_ours() { Ok(()) } else { Err(self.inherited(what)) }
+        const WHY: &str = "this is a forked child: the appender belongs to the process that opened it";
+        if self.is_ours() { Ok(()) } else { Err(self.error(ErrorKind::Unsupported, what, WHY)) }
     }
 
     #[cold]
-    fn inherited(&self, what: &'static str) -> Error {
-        let why = "this is a forked child: the appender belongs to the process that opened it";
-        Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why)
+    pub fn error(&self, kind: ErrorKind, what: &'static str, why: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(kind, what).on(self.file.path()).because(why)
     }
 
-    /// Returns the ends of the appended, the written and the durable bytes.
-    pub fn ends(&self) -> [u64; 3] {
-        self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
+    /// Returns the end of the appended (0), the written (1) or the durable (2) bytes.
+    pub fn end_of(&self, which: usize) -> u64 {
+        self.ends[which].load(Ordering::Acquire)
     }
 
-    /// Gives up the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
-    /// memory is wanted for something else.
-    fn gives_up_kept(&self, is_wanted: bool) -> bool {
+    /// Takes the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
+    /// memory is wanted for something else. The caller drops them without the lock.
+    fn take_kept(&self, is_wanted: bool) -> Option<Bytes> {
         let mut state = self.lock();
         let written = state.plan.written();
         let kept = &mut state.chunks.kept;
-        let oldest = if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None };
-        drop(state);
-        oldest.is_some()
+        if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None }
     }
 
-    /// Returns what a task waits for that waits until something more is written.
-    pub fn next_write(&self) -> Goal {
-        let plan = &self.lock().plan;
-        Goal::Written((plan.truncations(), plan.written() + 1))
+    /// Gives up all that [`take_kept`](Self::take_kept) finds. Returns whether that is any.
+    fn give_up_kept(&self, is_wanted: bool) -> bool {
+        std::iter::from_fn(|| self.take_kept(is_wanted)).count() > 0
     }
 
-    /// Adds memory to append to.
-    pub fn add_memory(&self, chunk: Buffer) {
-        self.lock().chunks.add(chunk);
-    }
-
-    /// Called when the last handle is dropped. Readers may still be there.
+    /// Called when the last handle is dropped in this process. Readers may still be there.
     pub fn abandoned(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
         if !state.plan.is_closed() {
             let why = "the last handle of the appender was dropped without `close`";
-            state.fail(Error::new(ErrorKind::Other, "appending to a file").because(why));
+            state.failure.get_or_insert(Error::new(ErrorKind::Other, "appending to a file").because(why));
         }
         drop(state);
         self.wake(true);
-    }
-
-    pub fn publish(&self, state: &AppenderState) {
-        let [_, written, durable] = &self.ends;
-        durable.store(state.plan.durable(), Ordering::Release);
-        written.store(state.plan.written(), Ordering::Release);
-        self.publish_appended(state);
     }
 
     pub fn publish_appended(&self, state: &AppenderState) {
@@ -291,21 +248,13 @@ impl AppenderShared {
         )))
     }
 
-    /// Registers a task. The waker is cloned, and the previous one dropped, without the lock.
-    pub fn register(&self, place: &mut Option<WaiterPlace>, goal: Goal, waker: &Waker) {
-        let waker = Some(waker.clone());
-        let before = self.lock().waiters.register(place, goal, waker, this_thread());
-        drop(before);
-    }
-
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
     fn wake_one(&self, mut state: MutexGuard<'_, AppenderState>) {
-        let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
-        let mut is_watched = true;
+        let Some((waker, has_more)) = state.waiters.take_one() else { return };
         if has_more && state.watch.is_none() {
             state.watch = timer::wake_at(timer::now() + PATIENCE, state.overdue.clone());
-            is_watched = state.watch.is_some();
         }
+        let is_watched = !has_more || state.watch.is_some();
         drop(state);
         // See `wake`.
         let _ = panics::catch(|| waker.wake());
@@ -316,14 +265,11 @@ impl AppenderShared {
 
     /// Called by a timer thread.
     fn is_overdue(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
-        let watch = state.watch.take();
-        let is_overdue = state.lanes.is_some() && state.has_work();
+        // Dropping its waker runs no code of a program.
+        state.watch = None;
+        let is_overdue = state.needs_a_task();
         drop(state);
-        drop(watch);
         if is_overdue {
             self.wake(true);
         }
@@ -332,7 +278,7 @@ impl AppenderShared {
     /// Lets another task drive what is left, if there is one: a task that was woken to drive is dropped.
     pub fn pass_on(&self) {
         let state = self.lock();
-        if state.lanes.is_some() && state.has_work() {
+        if state.needs_a_task() {
             self.wake_one(state);
         }
     }
@@ -341,87 +287,66 @@ impl AppenderShared {
     /// does so: a loop ends only after the operations that it has started.
     pub fn hand_over(&self) {
         let state = self.lock();
-        if !state.has_work() {
-            return;
-        }
-        if is_main_polled() && state.waiters.has_wakers() {
+        let has_work = state.has_work();
+        if has_work && is_main_polled() && state.waiters.has_wakers() {
             self.wake_one(state);
-        } else {
+        } else if has_work {
             drop(state);
-            self.drive();
+            self.drive(false);
         }
     }
 
-    /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
-    #[inline]
-    pub fn leave(&self, place: &mut Option<WaiterPlace>) {
-        if place.is_some() && self.is_ours() {
-            self.leave_list(place);
+    /// Removes a task from the list. If it was the first that waited to append, the next one is woken. Returns false in
+    /// a forked child, and does nothing.
+    pub fn leave(&self, place: &mut WaiterPlace) -> bool {
+        let is_ours = self.is_ours();
+        if is_ours {
+            let waker = self.lock().waiters.leave(place);
+            drop(waker);
+            self.wake(false);
         }
-    }
-
-    fn leave_list(&self, place: &mut Option<WaiterPlace>) {
-        let before = self.lock().waiters.leave(place);
-        drop(before);
-        self.wake(false);
+        is_ours
     }
 
     /// Wakes every task, or those that have reached their goals.
     pub fn wake(&self, everyone: bool) {
-        let mut cursor = 0;
-        loop {
+        let (mut cursor, mut more) = (0, true);
+        while more {
             let mut wakers = Wakers::default();
             let mut state = self.lock();
             let AppenderState { waiters, plan, .. } = &mut *state;
-            let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
+            more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
             drop(state);
             for waker in wakers.into_iter().flatten() {
                 // The panic hook has reported a waker that panics. It concerns neither the task that drives nor the
                 // other waiting tasks.
                 let _ = panics::catch(|| waker.wake());
             }
-            if !more {
-                return;
-            }
         }
     }
 
     /// Called when a lane must be polled, by a waiting task or by the one that has the lanes.
-    pub fn stirred(&self) {
-        // In a forked child no task waits for operations of the parent.
-        if !self.is_ours() {
-            return;
-        }
+    fn stirred(&self) {
         let mut state = self.lock();
-        if state.lanes.is_none() {
-            return;
+        if state.lanes.is_some() {
+            state.stirred = true;
+            self.wake_one(state);
         }
-        state.stirred = true;
-        self.wake_one(state);
     }
 
     /// Called by a timer thread.
     fn pause_is_over(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
-        state.plan.end_pause();
+        state.plan.pace = Pace::Open;
         // The task that has the lanes goes on, or a waiting one drives.
-        state.again = true;
         state.stirred = true;
         drop(state);
         self.wake(true);
     }
 
-    /// Starts the steps that can start, and collects those that have ended. Returns false if nothing has ended and a
-    /// waiting task will be woken.
-    pub fn drive(&self) -> bool {
-        self.drive_until(false)
-    }
-
-    /// As [`drive`](Self::drive), or until the first step has ended.
-    pub fn drive_until(&self, first_ends: bool) -> bool {
+    /// Starts the steps that can start, and collects those that have ended; with `first_ends` only until the first has
+    /// ended. Returns false if nothing has ended and a waiting task will be woken.
+    pub fn drive(&self, first_ends: bool) -> bool {
         let mut progress = false;
         for _ in 0..MOST_TURNS {
             let Some(mut lanes) = self.begin() else { return progress };
@@ -440,21 +365,16 @@ impl AppenderShared {
     /// Takes the lanes, with jobs for idle ones, or sets the flag for the task that has them.
     fn begin(&self) -> Option<AppendLanes> {
         let mut state = self.lock();
-        let Some(mut lanes) = state.lanes.take() else {
-            state.again = true;
-            return None;
-        };
-        (state.again, state.stirred) = (false, false);
-        while lanes.has_idle()
-            && let Some(job) = state.next_job()
-        {
-            lanes.give(job);
+        let lanes = state.lanes.take();
+        state.stirred = lanes.is_none();
+        let mut lanes = lanes?;
+        while lanes.give(|| state.next_job()) {
             state.busy += 1;
         }
-        let fills = state.begins_to_fill();
+        let fills = !state.has_failed() && state.plan.begins_to_fill();
         drop(state);
         if fills && !filler::ask(self.inode, self.this.clone()) {
-            self.lock().plan.stop_filling();
+            self.lock().plan.ahead.stop();
         }
         Some(lanes)
     }
@@ -468,38 +388,36 @@ impl AppenderShared {
         for (step, result) in lanes.ended() {
             ended = true;
             state.busy -= 1;
-            match result {
-                Ok(carried) => {
-                    if let AppendStep::Truncate { len, .. } = step {
-                        unused = state.chunks.restart(&carried);
-                        cut = Some(state.chunks.kept.cut(len));
-                        state.positions.cut(len);
-                    }
-                    state.plan.ended(step);
+            if let AppendStep::Truncate { len, .. } = step {
+                // After a failure, what follows is not there for readers either.
+                unused = state.chunks.restart(result.as_deref().unwrap_or_default());
+                if result.is_ok() {
+                    cut = Some(state.chunks.kept.cut(len));
+                    state.positions.cut(len);
+                } else {
+                    state.plan.was_not_truncated(len);
                 }
+            }
+            match result {
+                Ok(_) => state.plan.ended(step),
                 Err(error) => {
-                    if let AppendStep::Truncate { len, .. } = step {
-                        // What follows is not there for readers either.
-                        unused = state.chunks.restart(&[]);
-                        state.plan.was_not_truncated(len);
-                    }
-                    state.fail(error);
+                    state.failure.get_or_insert(error);
                 }
             }
         }
         let stirred = lanes.is_woken();
-        state.stirred = stirred;
+        let again = std::mem::replace(&mut state.stirred, stirred);
         state.lanes = Some(lanes);
-        self.publish(&state);
+        self.ends[2].store(state.plan.durable(), Ordering::Release);
+        self.ends[1].store(state.plan.written(), Ordering::Release);
+        self.publish_appended(&state);
         let failed = state.final_failure().is_some();
-        let again = std::mem::take(&mut state.again);
         let keeps = state.chunks.kept.keeps();
         drop(state);
         drop((unused, cut));
         if keeps {
             // What could not be given up when somebody asked for memory is in the file now.
-            let is_wanted = ended && is_wanted(&self.pool);
-            while self.gives_up_kept(is_wanted) {}
+            self.give_up_kept(ended && is_wanted(&self.pool));
         }
         if ended {
             self.wake(failed);
@@ -512,24 +430,22 @@ impl AppenderShared {
 }
 
 impl Filled for AppenderShared {
-    fn begin_piece(&self) -> Option<FillPiece> {
+    fn begin_piece(&self) -> Option<(Arc<Target>, FillPiece)> {
         let mut state = self.lock();
         if state.has_failed() {
-            state.plan.stop_filling();
-            return None;
+            state.plan.ahead.stop();
         }
         let fill = state.plan.next_fill()?;
-        Some(FillPiece { target: Arc::clone(self.file.target()), allocate: fill.allocate, zeros: fill.zeros })
+        Some((Arc::clone(self.file.target()), fill))
     }
 
     fn end_piece(&self, result: rustix::io::Result<u64>) -> bool {
         let mut state = self.lock();
         state.metrics.filled += result.unwrap_or(0);
         // A program may still be able to append what it needs, and learns of errors then.
-        let more = state.plan.filled(result.is_ok());
+        let more = state.plan.ahead.ended(result.is_ok());
         // Steps may have waited for the end of the piece.
         let waits = state.has_failed() || state.plan.peek().is_some();
-        state.again |= waits;
         state.stirred |= waits;
         if state.has_failed() {
             drop(state);
@@ -544,14 +460,7 @@ impl Filled for AppenderShared {
 impl Spare for AppenderShared {
     fn give_up(&self) -> bool {
         // A function that writes a record in place may ask for memory: its thread has the lock of an appender.
-        if FILLS.get() || !self.is_ours() {
-            return false;
-        }
-        let mut gave_up = false;
-        while self.gives_up_kept(true) {
-            gave_up = true;
-        }
-        gave_up
+        !FILLS.get() && self.is_ours() && self.give_up_kept(true)
     }
 }
 
@@ -570,19 +479,18 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// Returns a number for this thread that no other running thread has, and that is not 0.
-fn this_thread() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
 impl AppenderState {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
-        self.stirred
+        self.stirred && self.lanes.is_some()
             || self.failure.is_none()
                 && self.busy < self.depth
                 && (self.plan.wants_pause() || self.plan.peek().is_some())
+    }
+
+    /// Returns whether there is something to do, and no task is doing it.
+    fn needs_a_task(&self) -> bool {
+        self.lanes.is_some() && self.has_work()
     }
 
     /// Returns where a truncation that was asked for will cut the log; `None` if there is none, or none any more.
@@ -592,21 +500,7 @@ impl AppenderState {
 
     /// Returns the failure, once nothing is in flight: nothing more is started after it.
     fn final_failure(&self) -> Option<&Error> {
-        self.failure.as_ref().filter(|_| self.is_idle())
-    }
-
-    /// Returns whether nothing is in flight.
-    fn is_idle(&self) -> bool {
-        self.busy == 0 && !self.plan.is_filling()
-    }
-
-    /// Returns whether a run of filling ahead begins.
-    fn begins_to_fill(&mut self) -> bool {
-        !self.has_failed() && self.plan.begins_to_fill()
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.failure.get_or_insert(error);
+        self.failure.as_ref().filter(|_| self.busy == 0 && !self.plan.ahead.is_filling())
     }
 
     pub fn has_failed(&self) -> bool {
@@ -618,14 +512,11 @@ impl AppenderState {
         if !self.plan.wants_pause() {
             return;
         }
-        let until = self.synced.map(|synced| synced + self.sync_interval);
-        self.plan.begin_pause();
+        let until = self.synced.map(|synced| synced + self.plan.sync_interval);
         let until = until.filter(|until| *until > timer::now());
         // Dropping the waker of this timer, or of the one before, runs no code of a program.
         self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
-        if self.timer.is_none() {
-            self.plan.end_pause();
-        }
+        self.plan.pace = if self.timer.is_some() { Pace::Pausing } else { Pace::Open };
     }
 
     fn next_job(&mut self) -> Option<Job> {
@@ -634,18 +525,14 @@ impl AppenderState {
         }
         self.pause();
         let step = self.plan.next()?;
-        let buffer = match step {
-            AppendStep::Full(_) => self.chunks.take_full()?,
-            AppendStep::Rest { piece, .. } => self.chunks.take_rest(piece.end)?,
-            AppendStep::Sync | AppendStep::SyncAll | AppendStep::Cut(_) | AppendStep::Truncate { .. } => {
-                Buffer::default()
-            }
-        };
-        let is_write = matches!(step, AppendStep::Full(_) | AppendStep::Rest { .. });
-        if step.is_sync() && !self.sync_interval.is_zero() {
+        let mut buffer = Buffer::default();
+        if let AppendStep::Write { piece, .. } = step {
+            buffer = self.chunks.take(piece.end)?;
+            self.metrics.writes += 1;
+        }
+        if step.is_sync() && !self.plan.sync_interval.is_zero() {
             self.synced = Some(timer::now());
         }
-        self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(step.is_sync());
         Some((step, buffer))
     }
@@ -662,9 +549,10 @@ mod tests {
     fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<AppenderShared>) {
         let folder = tempfile::tempdir().unwrap();
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
-        let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
+        let mut plan = Plan::new(1, 1 << 20, depth, 0, true);
+        plan.sync_interval = sync_interval;
         let chunks = Chunks::new(4096, 1, depth, &[], Kept::default());
-        (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
+        (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks))
     }
 
     #[test]
@@ -683,14 +571,14 @@ mod tests {
             state.lanes = Some(lanes);
             state.busy = 2;
         }
-        shared.drive();
+        shared.drive(false);
         let state = shared.lock();
         assert!(state.has_failed());
         assert!(shared.refusal(&state, "appending").is_none(), "an operation is in flight");
         drop(state);
         release.store(true, Ordering::SeqCst);
         shared.lock().lanes.as_mut().unwrap().stir();
-        shared.drive();
+        shared.drive(false);
         let error = shared.refusal(&shared.lock(), "appending").unwrap();
         assert!(error.to_string().contains("panicked"), "{error}");
     }

@@ -7,48 +7,18 @@ use std::future::Future;
 use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
 
+use super::plan::Goal;
 use super::shared::{AppenderShared, AppenderState};
-use super::waiters::{Goal, WaiterPlace};
-use crate::error::{Error, Result};
+use super::waits::{Look, Waits};
+use crate::error::Result;
 use crate::file::stream::Reader;
 
 const READING: &str = "reading the tail of a log";
-
-/// Where the readers of a log are, so that a truncation reaches those that are behind its end.
-#[derive(Default)]
-pub(super) struct Positions(Vec<Option<ReaderPosition>>);
-
-#[derive(Clone, Copy)]
-enum ReaderPosition {
-    At(u64),
-    /// The log was cut at this length, before the reader's position.
-    Cut(u64),
-}
-
-impl Positions {
-    fn add(&mut self, position: u64) -> usize {
-        let free = self.0.iter().position(Option::is_none);
-        let index = free.unwrap_or(self.0.len());
-        if free.is_none() {
-            self.0.push(None);
-        }
-        self.0[index] = Some(ReaderPosition::At(position));
-        index
-    }
-
-    pub fn cut(&mut self, len: u64) {
-        for position in self.0.iter_mut().flatten() {
-            if matches!(position, ReaderPosition::At(at) if *at > len) {
-                *position = ReaderPosition::Cut(len);
-            }
-        }
-    }
-}
 
 /// A stream of a log's records as [`Bytes`], from [`Appender::tail`](super::Appender::tail): those that were appended, and
 /// those that will be.
@@ -99,16 +69,23 @@ impl Positions {
 /// was dropped without `close`. `InvalidData` if the log was [truncated](super::Appender::truncate) before this reader's
 /// position: begin another one where the program knows that records are right. Those of `read(2)`.
 pub struct TailReader {
-    shared: Arc<AppenderShared>,
-    /// Its place among the [`Positions`].
+    waits: Waits<Arc<AppenderShared>>,
+    tail: Tail,
+}
+
+/// What a reader has read.
+struct Tail {
+    /// Its place among the positions of all readers.
     index: usize,
     position: u64,
     is_durable: bool,
-    waits: Option<(Goal, WaiterPlace)>,
     /// Reads what is not in memory any more.
     behind: Option<Behind>,
     has_ended: bool,
 }
+
+/// A piece, or the end.
+type Found = Look<Option<Bytes>>;
 
 struct Behind {
     reader: Reader,
@@ -116,16 +93,6 @@ struct Behind {
     until: u64,
     /// How often the log had been cut when it began.
     truncations: u64,
-}
-
-/// What a reader finds.
-enum Found {
-    Piece(Bytes),
-    /// The bytes up to here are only in the file; and how often the log was cut.
-    InFile(u64, u64),
-    Nothing(Goal),
-    End,
-    Failed(Error),
 }
 
 impl TailReader {
@@ -136,18 +103,18 @@ impl TailReader {
             position = state.plan.complete();
             index = state.positions.add(position);
         }
-        let shared = Arc::clone(shared);
-        Self { shared, index, position, is_durable: false, waits: None, behind: None, has_ended: false }
+        let tail = Tail { index, position, is_durable: false, behind: None, has_ended: false };
+        Self { waits: Waits::new(Arc::clone(shared), false), tail }
     }
 
     /// Sets where to begin, in bytes of the log: by default where it ended when [`tail`](super::Appender::tail) was called.
     /// The reader waits if the log is shorter.
     #[must_use]
     pub fn from(mut self, offset: u64) -> Self {
-        self.behind = None;
-        self.position = offset;
-        if self.shared.is_ours() {
-            self.moves(&mut self.shared.lock());
+        self.tail.behind = None;
+        self.tail.position = offset;
+        if self.waits.shared.is_ours() {
+            self.waits.shared.lock().positions.set(self.tail.index, Some(offset));
         }
         self
     }
@@ -155,15 +122,15 @@ impl TailReader {
     /// Sets whether to give only what is durable: false by default.
     #[must_use]
     pub fn durable(mut self, only: bool) -> Self {
-        self.behind = None;
-        self.is_durable = only;
+        self.tail.behind = None;
+        self.tail.is_durable = only;
         self
     }
 
     /// Returns the offset in the log at which the next piece begins.
     #[must_use]
     pub fn position(&self) -> u64 {
-        self.position
+        self.tail.position
     }
 
     /// Returns the next piece, and waits for it if there is none; `None` once the appender was closed and everything was read,
@@ -173,163 +140,89 @@ impl TailReader {
         let waiting = Waiting(self);
         std::future::poll_fn(move |context| Pin::new(&mut *waiting.0).poll_next(context))
     }
+}
 
-    fn moves(&self, state: &mut AppenderState) {
-        state.positions.0[self.index] = Some(ReaderPosition::At(self.position));
-    }
-
-    fn advance(&mut self, piece: &Bytes, state: &mut AppenderState) {
+impl Tail {
+    fn give(&mut self, piece: Bytes, state: &mut AppenderState) -> Found {
         self.position += piece.len() as u64;
-        self.moves(state);
+        state.positions.set(self.index, Some(self.position));
+        Look::Ready(Some(piece))
     }
 
-    /// Returns the error of a reader whose position was cut off.
-    fn was_cut(&self, state: &AppenderState) -> Option<Error> {
-        let Some(ReaderPosition::Cut(len)) = state.positions.0[self.index] else { return None };
+    /// Returns an error if the reader's position was cut off.
+    fn check_cut(&self, shared: &AppenderShared, state: &AppenderState) -> Result<()> {
+        let Some(len) = state.positions.was_cut(self.index) else { return Ok(()) };
         let why = format!("the log was cut to {len} bytes, and this reader had come to {}", self.position);
-        Some(Error::new(ErrorKind::InvalidData, READING).on(self.shared.file.path()).because(why))
+        Err(shared.error(ErrorKind::InvalidData, READING, why))
     }
 
-    fn find(&mut self) -> Found {
-        let shared = Arc::clone(&self.shared);
-        let mut state = shared.lock();
-        if let Some(error) = self.was_cut(&state) {
-            return Found::Failed(error);
+    fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Found> {
+        if let Some(found) = self.look_behind(shared, context)? {
+            return Ok(found);
         }
+        self.behind = None;
+        let mut state = shared.lock();
+        self.check_cut(shared, &state)?;
         let plan = &state.plan;
         let has_failed = state.has_failed();
         let only_durable = self.is_durable || has_failed;
         let limit = if only_durable { plan.complete().min(plan.durable()) } else { plan.complete() };
         let point = (plan.truncations(), self.position.saturating_add(1));
         if self.position < limit {
-            if let Some(piece) = state.chunks.at(self.position, limit, plan.appended()) {
-                self.advance(&piece, &mut state);
-                return Found::Piece(piece);
-            }
-            let in_file = plan.written().min(state.chunks.kept_from(plan.appended()));
-            let until = limit.min(in_file).min(state.will_end_at().unwrap_or(u64::MAX));
-            return if self.position < until {
-                Found::InFile(until, plan.truncations())
-            } else {
-                Found::Nothing(Goal::Written(point))
+            let kept_from = match state.chunks.at(self.position, limit, plan.appended()) {
+                Ok(piece) => return Ok(self.give(piece, &mut state)),
+                Err(kept_from) => kept_from,
             };
+            let end = state.will_end_at().unwrap_or(u64::MAX);
+            let until = limit.min(plan.written()).min(kept_from).min(end);
+            if self.position >= until {
+                return Ok(Look::Wait(Goal::Written(point)));
+            }
+            let truncations = plan.truncations();
+            drop(state);
+            let reader = shared.file.reader(&shared.pool).block(shared.chunk).range(self.position..until);
+            self.behind = Some(Behind { reader, until, truncations });
+            return Ok(Look::Again);
         }
         if let Some(error) = shared.refusal(&state, READING) {
-            Found::Failed(error)
-        } else if has_failed {
-            Found::Nothing(Goal::Closed)
-        } else if plan.is_closing() && self.position >= plan.complete() {
-            Found::End
-        } else if self.is_durable {
-            Found::Nothing(Goal::Durable(point))
-        } else {
-            Found::Nothing(Goal::Appended(point))
+            return Err(error);
         }
+        Ok(if has_failed {
+            Look::Wait(Goal::Closed)
+        } else if plan.is_closing() && self.position >= plan.complete() {
+            Look::Ready(None)
+        } else if self.is_durable {
+            Look::Wait(Goal::Durable(point))
+        } else {
+            Look::Wait(Goal::Appended(point))
+        })
     }
 
-    /// Polls the reader of the file, until it has a piece or there is nothing to read with it.
-    fn poll_behind(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        let Some(Behind { reader, until, truncations }) = &mut self.behind else { return Poll::Ready(None) };
+    /// Polls the reader of the file. Returns `None` if there is nothing to read with it, or no more.
+    fn look_behind(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Option<Found>> {
+        let Some(Behind { reader, until, truncations }) = &mut self.behind else { return Ok(None) };
         let (until, truncations) = (*until, *truncations);
         let polled = Pin::new(&mut *reader).poll_next(context);
-        let shared = Arc::clone(&self.shared);
+        let waits_for_memory = reader.waits_for_memory();
         let mut state = shared.lock();
-        if let Some(error) = self.was_cut(&state) {
-            return Poll::Ready(Some(Err(error)));
-        }
+        self.check_cut(shared, &state)?;
         if state.plan.truncations() != truncations || state.will_end_at().is_some_and(|len| len < until) {
             // It may have read what has been cut, or overwritten, meanwhile.
-            drop(state);
-            self.behind = None;
-            return Poll::Ready(None);
+            return Ok(None);
         }
-        match &polled {
-            Poll::Ready(Some(Ok(piece))) => self.advance(piece, &mut state),
+        Ok(match polled {
+            Poll::Ready(Some(piece)) => Some(self.give(piece?, &mut state)),
             Poll::Ready(None) if self.position < until => {
                 let why = format!("the file ends at {}, but {until} bytes were written", self.position);
-                let error = Error::new(ErrorKind::UnexpectedEof, READING).on(shared.file.path());
-                return Poll::Ready(Some(Err(error.because(why))));
+                return Err(shared.error(ErrorKind::UnexpectedEof, READING, why));
             }
-            Poll::Ready(None) => {
-                drop(state);
-                self.behind = None;
+            Poll::Ready(None) => None,
+            // What is kept is given up as it is written.
+            Poll::Pending if waits_for_memory => {
+                Some(Look::Wait(Goal::Written((truncations, state.plan.written() + 1))))
             }
-            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn reads_file(&mut self, until: u64, truncations: u64) {
-        let AppenderShared { file, pool, chunk, .. } = &*self.shared;
-        let reader = file.reader(pool).block(*chunk).range(self.position..until);
-        self.behind = Some(Behind { reader, until, truncations });
-    }
-
-    fn waits_for_memory(&self) -> bool {
-        self.behind.as_ref().is_some_and(|behind| behind.reader.waits_for_memory())
-    }
-
-    fn register(&mut self, goal: Goal, context: &Context<'_>) {
-        let is_other = |(before, _): &(Goal, WaiterPlace)| {
-            std::mem::discriminant(before) != std::mem::discriminant(&goal)
-        };
-        if self.waits.as_ref().is_some_and(is_other) {
-            self.leave();
-        }
-        let mut place = self.waits.map(|(_, place)| place);
-        self.shared.register(&mut place, goal, context.waker());
-        self.waits = place.map(|place| (goal, place));
-    }
-
-    /// Leaves the list, for a task that is polled no more: another one drives.
-    fn gives_up(&mut self) {
-        if self.waits.is_some() && self.shared.is_ours() && !self.shared.is_filled_here() {
-            self.leave();
-            self.shared.pass_on();
-        }
-    }
-
-    fn leave(&mut self) {
-        let mut place = self.waits.take().map(|(_, place)| place);
-        self.shared.leave(&mut place);
-    }
-
-    /// Leaves the list of waiting tasks. The task may have been woken to drive.
-    fn stop_waiting(&mut self) {
-        if self.waits.is_some() && self.shared.is_ours() {
-            self.leave();
-            self.shared.hand_over();
-        }
-    }
-
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        if let Err(error) = self.shared.check_process(READING) {
-            return Poll::Ready(Some(Err(error)));
-        }
-        let mut has_looked = false;
-        loop {
-            let found = match self.poll_behind(context) {
-                Poll::Ready(None) => self.find(),
-                // What is kept is given up as it is written.
-                Poll::Pending if self.waits_for_memory() => Found::Nothing(self.shared.next_write()),
-                polled => {
-                    self.stop_waiting();
-                    return polled;
-                }
-            };
-            match found {
-                Found::Piece(piece) => return Poll::Ready(Some(Ok(piece))),
-                Found::End => return Poll::Ready(None),
-                Found::Failed(error) => return Poll::Ready(Some(Err(error))),
-                Found::InFile(until, truncations) => self.reads_file(until, truncations),
-                Found::Nothing(_) if has_looked => return Poll::Pending,
-                Found::Nothing(goal) => {
-                    self.register(goal, context);
-                    // What came before the registration woke nobody.
-                    has_looked = !self.shared.drive();
-                }
-            }
-        }
+            Poll::Pending => Some(Look::Leave),
+        })
     }
 }
 
@@ -338,7 +231,9 @@ struct Waiting<'a>(&'a mut TailReader);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.gives_up();
+        if self.0.waits.place.is_some() && !self.0.waits.shared.is_filled_here() {
+            self.0.waits.give_up();
+        }
     }
 }
 
@@ -346,34 +241,36 @@ impl Stream for TailReader {
     type Item = Result<Bytes>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        if this.has_ended {
+        let Self { waits, tail } = self.get_mut();
+        if tail.has_ended {
             return Poll::Ready(None);
         }
-        let polled = this.poll_piece(context);
-        if let Poll::Ready(result) = &polled {
-            this.stop_waiting();
-            if !matches!(result, Some(Ok(_))) {
-                this.has_ended = true;
-                this.behind = None;
-            }
+        let result =
+            ready!(waits.poll(READING, false, context, |waits, context| tail.look(&waits.shared, context)));
+        waits.stop();
+        if !matches!(result, Ok(Some(_))) {
+            (tail.has_ended, tail.behind) = (true, None);
         }
-        polled
+        Poll::Ready(result.transpose())
     }
 }
 
 impl Drop for TailReader {
     fn drop(&mut self) {
-        // One that the function drops which writes a record in place cannot have the lock: its entries are never used again.
-        if self.shared.is_ours() && !self.shared.is_filled_here() {
-            self.gives_up();
-            self.shared.lock().positions.0[self.index] = None;
+        let Self { waits, tail } = self;
+        if waits.shared.is_filled_here() {
+            // The function that writes a record in place drops it, and cannot have the lock: its entries are never used
+            // again.
+            waits.place = None;
+        } else if waits.shared.is_ours() {
+            waits.give_up();
+            waits.shared.lock().positions.set(tail.index, None);
         }
     }
 }
 
 impl std::fmt::Debug for TailReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TailReader").field("position", &self.position).finish_non_exhaustive()
+        f.debug_struct("TailReader").field("position", &self.position()).finish_non_exhaustive()
     }
 }
