@@ -28,8 +28,8 @@ pub(crate) fn call_alone(deferred: &mut Deferred) -> bool {
     called
 }
 
-/// Returns whether a thread with so many operations in flight may turn out to have nothing to do but this one, which is one
-/// of them.
+/// Returns whether a thread with so many operations in flight may turn out to have nothing to do but this one, which is
+/// one of them.
 #[inline]
 pub(super) fn may_be_alone(in_flight: usize, request: &Request) -> bool {
     in_flight == 1 && request.is_sync()

@@ -60,8 +60,8 @@ pin_project! {
 
 /// A task, with any future.
 trait Run {
-    /// Polls the task. Returns whether it is still pending. The caller calls [`driver::polled`] before it drops the task, or
-    /// after the last one.
+    /// Polls the task. Returns whether it is still pending. The caller calls [`driver::polled`] before it drops the task,
+    /// or after the last one.
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;
 }
 
