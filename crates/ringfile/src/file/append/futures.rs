@@ -207,7 +207,12 @@ impl<R: Content> Future for Appending<'_, R> {
         let Self { waits, record } = &mut *self;
         let result =
             ready!(waits.poll(APPENDING, false, context, |waits, context| record.look(waits, context)));
-        waits.leave();
+        if result.is_err() {
+            // It may have been woken to drive others' writes, which it has not.
+            waits.stop();
+        } else {
+            waits.leave();
+        }
         Poll::Ready(result)
     }
 }
@@ -275,7 +280,7 @@ impl Asks {
         };
         self.goal = self.goal.or(asked);
         let waits_for = match self.request {
-            Request::Truncate(_) => Goal::Turn,
+            Request::Truncate(_) => self.goal.unwrap_or(Goal::Turn),
             // After a failure there is nothing to wait for but the writes that are in flight, as for closing.
             Request::Flush | Request::Sync | Request::Close => self.goal.unwrap_or(Goal::Closed),
         };

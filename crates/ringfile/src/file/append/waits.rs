@@ -56,7 +56,8 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let mut has_driven = false;
+        // The kind of goal for which it is registered, if there was nothing to drive then.
+        let mut driven_for = None;
         loop {
             let goal = match look(self, context)? {
                 Look::Ready(result) => return Poll::Ready(Ok(result)),
@@ -65,7 +66,9 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
                     self.stop();
                     return Poll::Pending;
                 }
-                Look::Wait(_) if has_driven => return Poll::Pending,
+                Look::Wait(goal) if driven_for == Some(std::mem::discriminant(&goal)) => {
+                    return Poll::Pending;
+                }
                 Look::Wait(goal) | Look::Drive(goal) => goal,
             };
             // Cloned, and the previous one dropped, without the lock.
@@ -74,7 +77,7 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
             drop(before);
             self.has_waited = true;
             // What came before the registration woke nobody, so it looks again in any case.
-            has_driven = !self.shared.drive(first_ends);
+            driven_for = (!self.shared.drive(first_ends)).then_some(std::mem::discriminant(&goal));
         }
     }
 
