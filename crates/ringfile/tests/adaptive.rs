@@ -17,7 +17,7 @@ use ringfile::{
 };
 use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
-use support::{Folder, assert_content, content, in_child, in_child_with, page_size, skip};
+use support::{Folder, Random, assert_content, content, in_child, in_child_with, page_size, skip};
 
 const LEN: usize = 8 << 20;
 const PAGE: usize = 4096;
@@ -186,6 +186,37 @@ fn fill_free_memory(folder: &Folder, way: u32) {
     drop_cache(&path);
     (0..LEN).step_by(STEP).rev().for_each(|offset| read(&file, offset, PAGE));
     assert_eq!(cached_pages(&path), 0);
+}
+
+#[test]
+fn small_reads_of_a_file_larger_than_memory_are_admitted_only_while_they_read_data_again() {
+    let name = "small_reads_of_a_file_larger_than_memory";
+    let _alone = alone();
+    let folder = folder();
+    let Some((_, path)) = cold(name, &folder, "data") else { return };
+    assume_memory_is_free(Some(true));
+    // A hole, larger than twice the memory of any machine that runs tests.
+    if std::fs::File::create(&path).unwrap().set_len(8 << 40).is_err() {
+        return skip(name, "the file system has no files of 8 TiB");
+    }
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let mut random = Random::new();
+    let mut read_among = |pages: u64, reads: u64| {
+        let before = counts();
+        for _ in 0..reads {
+            let read = file.read_exact_at(Vec::with_capacity(PAGE), (random.below(pages) + 1) * PAGE as u64);
+            assert!(block_on(read).unwrap().iter().all(|byte| *byte == 0));
+        }
+        let [_, _, admitted] = since(before);
+        admitted
+    };
+    let all = (8 << 40) / PAGE as u64 - 2;
+    let admitted = read_among(all, 1000);
+    assert!(admitted <= 10, "{admitted} of 1000 that read nothing again");
+    read_among(64, 1500);
+    assert!(cached_pages(&path) >= 32, "{} pages of 64 that are read again", cached_pages(&path));
+    let admitted = read_among(all, 3000);
+    assert!(admitted <= 1000, "{admitted} of 3000 that read nothing again");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! An adaptive [`File`](super::File) has a second descriptor, with O_DIRECT. This module decides which of the two each
 //! read uses; it starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache,
-//! except large ones of a file that is much larger than memory. If it is full, [`sketch`] decides what is worth
+//! except those of a file that is much larger than memory which read nothing again. If it is full, [`sketch`] decides what is worth
 //! caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or lets them pass through the cache
 //! and removes what they have brought. After a series of hits, most reads are decided in
 //! [`Adaptive::is_own_unchecked`], by a few loads. Invariant: through either descriptor, a read returns what was
@@ -352,6 +352,10 @@ impl Adaptive {
             self.count(&cached, streak, reads);
             if is_quick && is_random && !matches!(cached, Cached::All) {
                 driver::count_cache(CacheEvent::Admitted, reads);
+            }
+            if is_quick && self.vast.load(Ordering::Relaxed) == IS_VAST {
+                // This one stands for those that were not checked.
+                (0..reads).for_each(|_| self.note_reread(matches!(cached, Cached::All)));
             }
         }
         let is_own = match cached {
