@@ -99,6 +99,7 @@ impl Driver {
 
 /// Carries out the operation of a slot by a plain call, which times itself. The slot then has its result.
 pub(super) fn call_for(slot: &mut Slot, target: &Target) -> Ended {
+    debug_assert!(slot.ring.beside().is_none(), "its port would go on counting it");
     slot.marks.set_timed(false);
     let ended = plain::run(target, &slot.request, &mut slot.held, || true);
     slot.progress.end(ended.done);

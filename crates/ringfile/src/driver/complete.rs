@@ -94,8 +94,8 @@ impl Driver {
             }
             return self.not_an_operation(PortKind::Main, cqe);
         };
-        // A negative result becomes a length that no memory has.
-        let all_at_once = slot.progress.done() == 0 && cqe.result as usize == slot.request.want;
+        let all_at_once =
+            slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.is_read() {
             slot.progress.end(slot.request.want);
         } else {

@@ -162,7 +162,7 @@ impl Driver {
     ) -> Option<bool> {
         let main = self.ports.main.as_mut()?;
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
-        if !main.wakeup_armed && main.ring.space() <= 1 {
+        if main.ring.space() <= u32::from(!main.wakeup_armed) {
             return None;
         }
         let ring = &mut main.ring;

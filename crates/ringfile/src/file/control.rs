@@ -1,6 +1,4 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
-//!
-//! The values of the enums are what the kernel's calls take; [`driver::DISCARD`] is the library's own.
 
 use std::future::Future;
 use std::marker::PhantomPinned;
@@ -22,17 +20,30 @@ use crate::memory::Held;
 #[non_exhaustive]
 pub enum AllocateMode {
     /// Allocates blocks for the range. The file grows to hold it.
-    Extend = 0,
+    Extend,
     /// Allocates blocks for the range. The file keeps its size.
-    KeepSize = libc::FALLOC_FL_KEEP_SIZE as isize,
+    KeepSize,
     /// Frees the range's blocks, so that it reads as zeros. The file keeps its size.
-    PunchHole = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as isize,
+    PunchHole,
     /// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
-    ZeroRange = libc::FALLOC_FL_ZERO_RANGE as isize,
+    ZeroRange,
     /// Discards the range's content: reads of it may return any bytes afterwards. On a namespace of an NVMe drive
     /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less
     /// than making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
-    Discard = driver::DISCARD as isize,
+    Discard,
+}
+
+impl AllocateMode {
+    pub(crate) fn flags(self) -> u32 {
+        let flags = match self {
+            Self::Extend => 0,
+            Self::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
+            Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+            Self::Discard => return driver::DISCARD,
+        };
+        flags.cast_unsigned()
+    }
 }
 
 /// Selects what [`File::sync_range`] does with a range.
@@ -40,11 +51,19 @@ pub enum AllocateMode {
 #[non_exhaustive]
 pub enum RangeSync {
     /// Starts writing the range's dirty pages, without waiting for them.
-    Start = libc::SYNC_FILE_RANGE_WRITE as isize,
+    Start,
     /// Writes the range's dirty pages, and waits for them and for those that were already being written.
-    Finish = (libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER) as isize,
+    Finish,
+}
+
+impl RangeSync {
+    pub(crate) fn flags(self) -> u32 {
+        let before_and_after = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        match self {
+            Self::Start => libc::SYNC_FILE_RANGE_WRITE,
+            Self::Finish => libc::SYNC_FILE_RANGE_WRITE | before_and_after,
+        }
+    }
 }
 
 /// Advice to the page cache about a range, for [`File::advise`].
@@ -52,15 +71,28 @@ pub enum RangeSync {
 #[non_exhaustive]
 pub enum Advice {
     /// No advice: the default.
-    Normal = libc::POSIX_FADV_NORMAL as isize,
+    Normal,
     /// The range will be read from front to back: the kernel reads ahead further.
-    Sequential = libc::POSIX_FADV_SEQUENTIAL as isize,
+    Sequential,
     /// The range will be read at random: the kernel does not read ahead.
-    Random = libc::POSIX_FADV_RANDOM as isize,
+    Random,
     /// The range will be read soon: the kernel starts reading it.
-    WillNeed = libc::POSIX_FADV_WILLNEED as isize,
+    WillNeed,
     /// The range will not be read: the kernel drops its clean pages.
-    DontNeed = libc::POSIX_FADV_DONTNEED as isize,
+    DontNeed,
+}
+
+impl Advice {
+    pub(crate) fn number(self) -> u32 {
+        let advice = match self {
+            Self::Normal => libc::POSIX_FADV_NORMAL,
+            Self::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+            Self::Random => libc::POSIX_FADV_RANDOM,
+            Self::WillNeed => libc::POSIX_FADV_WILLNEED,
+            Self::DontNeed => libc::POSIX_FADV_DONTNEED,
+        };
+        advice.cast_unsigned()
+    }
 }
 
 pin_project! {
@@ -163,7 +195,7 @@ impl File {
     /// # }
     /// ```
     pub fn sync_range(&self, offset: u64, len: u64, what: RangeSync) -> Control<'_> {
-        Control::new(self, Kind::SyncRange, what as u32, offset, len)
+        Control::new(self, Kind::SyncRange, what.flags(), offset, len)
     }
 
     /// Allocates or frees the blocks of a range of bytes (`fallocate`).
@@ -171,7 +203,7 @@ impl File {
     /// # Errors
     /// Those of `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
-        Control::new(self, Kind::Allocate, mode as u32, offset, len)
+        Control::new(self, Kind::Allocate, mode.flags(), offset, len)
     }
 
     /// Sets the file's size in bytes: cuts the file, or extends it with zeros (`ftruncate`). Before Linux 6.9 a worker
@@ -188,6 +220,6 @@ impl File {
     /// # Errors
     /// Those of `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
-        Control::new(self, Kind::Advise, advice as u32, offset, len)
+        Control::new(self, Kind::Advise, advice.number(), offset, len)
     }
 }

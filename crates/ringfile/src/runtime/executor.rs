@@ -276,6 +276,9 @@ impl Loop {
     fn run_ready(&mut self) -> bool {
         if self.shared.sleep.take_notification() {
             self.fetch();
+            if with_tasks(|tasks| matches!(tasks.command, Command::Stop)) {
+                return false;
+            }
         }
         let mut main_is_ready = false;
         let mut batch = std::mem::take(&mut self.batch);

@@ -531,8 +531,9 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> u64 {
 pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
-        world.queue.remove(&(after, key.1))
+        let key = (after, key.1);
+        matches!(world.queue.get(&key), Some(Event::Timer(_))).then(|| world.queue.remove(&key))
     });
     // Dropped while the world is not borrowed.
-    removed.flatten().is_some()
+    removed.flatten().flatten().is_some()
 }

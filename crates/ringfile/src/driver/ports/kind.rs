@@ -25,7 +25,7 @@ impl PortKind {
     }
 
     /// Returns the place of a ring of this kind in the list of rings beside the main one; `None` if it is not in it.
-    pub(super) fn beside(self) -> Option<usize> {
+    pub(crate) fn beside(self) -> Option<usize> {
         match self {
             Self::Main | Self::Aio => None,
             Self::Polled => Some(0),
