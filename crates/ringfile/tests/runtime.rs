@@ -271,6 +271,34 @@ fn dropping_a_runtime_does_not_wait_for_tasks_that_never_end() {
 }
 
 #[test]
+fn a_task_that_is_given_to_a_runtime_just_before_it_is_dropped_is_not_polled_after() {
+    // The drop may be late to begin, but hardly five times.
+    assert!((0..5).any(|_| polls_after_a_drop() == 0), "polled in each of five rounds");
+}
+
+/// Gives a busy thread a task, and drops its runtime before the thread looks. Returns how often the task was polled.
+fn polls_after_a_drop() -> usize {
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let (begins, begun) = mpsc::channel();
+    let (ends, end) = mpsc::channel();
+    drop(runtime.spawn(async move {
+        begins.send(()).unwrap();
+        end.recv().unwrap();
+    }));
+    begun.recv().unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&polls);
+    drop(runtime.spawn(async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+    }));
+    let drops = std::thread::spawn(move || drop(runtime));
+    std::thread::sleep(Duration::from_millis(50));
+    ends.send(()).unwrap();
+    drops.join().unwrap();
+    polls.load(Ordering::SeqCst)
+}
+
+#[test]
 fn dropping_a_runtime_cancels_reads_that_would_never_end() {
     if !needs_ring("dropping_a_runtime_cancels_reads_that_would_never_end") {
         return;
