@@ -40,15 +40,14 @@ static TABLE: RawWakerVTable = RawWakerVTable::new(
 );
 
 fn wake(count: *const ()) {
-    // SAFETY: the wakers of `counting` point to a number that is never freed.
+    // SAFETY: the wakers of `counting` point to a static number.
     unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Returns a waker that counts, and the count.
-fn counting() -> (Waker, &'static AtomicUsize) {
-    let count: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+/// Returns a waker that counts here.
+fn counting(count: &'static AtomicUsize) -> Waker {
     // SAFETY: the functions of the table need only the count, which is never freed.
-    (unsafe { Waker::from_raw(RawWaker::new(std::ptr::from_ref(count).cast(), &TABLE)) }, count)
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::from_ref(count).cast(), &TABLE)) }
 }
 
 fn new_file(folder: &tempfile::TempDir) -> File {
@@ -60,6 +59,7 @@ fn new_file(folder: &tempfile::TempDir) -> File {
 
 #[test]
 fn a_reader_that_waited_for_a_truncation_sees_the_next_record_though_it_ended_before_it_registered() {
+    static WAKES: AtomicUsize = AtomicUsize::new(0);
     for hooked in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (file, pool) = (new_file(&folder), Pool::new(1 << 20));
@@ -72,7 +72,7 @@ fn a_reader_that_waited_for_a_truncation_sees_the_next_record_though_it_ended_be
         let mut cut: Pin<Box<dyn Future<Output = _>>> = Box::pin(async move { cut_of.truncate(8192).await });
         assert!(cut.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let mut end = Some(move || block_on(cut).unwrap());
-        let (waker, wakes) = counting();
+        let waker = counting(&WAKES);
         let context = &mut Context::from_waker(&waker);
         if hooked && let Some(end) = end.take() {
             HOOK.set(Some(Box::new(end)));
@@ -83,10 +83,10 @@ fn a_reader_that_waited_for_a_truncation_sees_the_next_record_though_it_ended_be
             end();
             assert!(next.as_mut().poll(context).is_pending());
         }
-        wakes.store(0, Ordering::SeqCst);
+        WAKES.store(0, Ordering::SeqCst);
         block_on(log.append(b"new")).unwrap();
         let began = Instant::now();
-        while wakes.load(Ordering::SeqCst) == 0 {
+        while WAKES.load(Ordering::SeqCst) == 0 {
             assert!(
                 began.elapsed() < patience(),
                 "the reader sleeps though there is a record; hooked: {hooked}"
@@ -120,7 +120,9 @@ fn is_truncation_lost() -> bool {
         let context = &mut Context::from_waker(Waker::noop());
         assert!(polled.borrow_mut().as_mut().poll(context).is_pending());
     })));
-    let (waker, wakes) = counting();
+    static WAKES: AtomicUsize = AtomicUsize::new(0);
+    WAKES.store(0, Ordering::SeqCst);
+    let waker = counting(&WAKES);
     let context = &mut Context::from_waker(&waker);
     let mut cut = pin!(log.truncate(4096));
     if cut.as_mut().poll(context).is_ready() {
@@ -128,7 +130,7 @@ fn is_truncation_lost() -> bool {
     }
     let mut other = pin!(log.sync());
     while log.len() != 4096 {
-        if wakes.swap(0, Ordering::SeqCst) > 0 && cut.as_mut().poll(context).is_ready() {
+        if WAKES.swap(0, Ordering::SeqCst) > 0 && cut.as_mut().poll(context).is_ready() {
             return false;
         }
         if other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
@@ -136,7 +138,7 @@ fn is_truncation_lost() -> bool {
         }
     }
     let began = Instant::now();
-    while wakes.load(Ordering::SeqCst) == 0 {
+    while WAKES.load(Ordering::SeqCst) == 0 {
         if began.elapsed() > MOMENT {
             return true;
         }
