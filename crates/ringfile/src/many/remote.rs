@@ -6,13 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use rustix::event::EventfdFlags;
 
 use super::mailbox::{Mailbox, Raised};
 use crate::driver::{Finished, Handler};
+use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
 /// See the module.
@@ -20,7 +21,7 @@ pub(super) struct RemoteResults {
     /// The results, each with the index of its operation.
     pub(super) mailbox: Mailbox<(u32, Finished)>,
     /// Cancelled operations: other threads need not begin them, and ask the kernel to cancel those on their rings.
-    cancelled: Mutex<BTreeSet<u32>>,
+    cancelled: Lock<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
     /// Whether `signal` was made readable.
@@ -36,7 +37,7 @@ impl RemoteResults {
     pub(super) fn new(outlive_loops: bool) -> Arc<Self> {
         Arc::new(Self {
             mailbox: Mailbox::new(),
-            cancelled: Mutex::default(),
+            cancelled: Lock::default(),
             signal: OnceLock::new(),
             raised: Raised::new(),
             outlive_loops,
@@ -47,13 +48,13 @@ impl RemoteResults {
 
     /// Notes that an operation on another thread is cancelled.
     pub(super) fn cancel(&self, index: u32) {
-        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        self.cancelled.lock().insert(index);
     }
 
     /// Notes that the result of an operation on another thread has arrived.
     pub(super) fn is_over(&self, index: u32) {
         if self.process.is_current() {
-            self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+            self.cancelled.lock().remove(&index);
         }
     }
 
@@ -130,7 +131,7 @@ impl Handler for RemoteResults {
     }
 
     fn is_wanted(&self, index: u32) -> bool {
-        let is_cancelled = || self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        let is_cancelled = || self.cancelled.lock().contains(&index);
         !self.mailbox.is_closed() && !is_cancelled()
     }
 

@@ -6,14 +6,15 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::batch::{Abandoned, Batch, BatchRun};
 use super::done::Done;
 use crate::driver::{self, Shared};
 use crate::error::Error;
+use crate::lock::Lock;
 use ringfile_buffer::internal::{event, panics};
 
 const PANICKED: &str = "the batch was abandoned, because polling it panicked";
@@ -31,7 +32,7 @@ struct StartedRun {
     /// The number of operations.
     len: usize,
     /// `None` while the batch is polled, and after it has ended.
-    running: Mutex<Option<Running>>,
+    running: Lock<Option<Running>>,
 }
 
 struct Running {
@@ -78,7 +79,7 @@ impl Batch {
             posted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             len: self.len(),
-            running: Mutex::new(Some(Running { run: Ok(self.into_future()), done: Box::new(done) })),
+            running: Lock::new(Some(Running { run: Ok(self.into_future()), done: Box::new(done) })),
         });
         started.post();
         Ok(StartedBatch(started))
@@ -96,10 +97,6 @@ impl StartedBatch {
 }
 
 impl StartedRun {
-    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the I/O thread poll the batch.
     fn post(self: &Arc<Self>) {
         if !self.posted.swap(true, Ordering::SeqCst) {
@@ -112,7 +109,7 @@ impl StartedRun {
     fn poll(self: Arc<Self>) {
         // The flag is cleared first, so that a later wake-up posts again.
         self.posted.store(false, Ordering::SeqCst);
-        let taken = self.lock().take();
+        let taken = self.running.lock().take();
         let Some(Running { run, done }) = taken else { return };
         let waker = Waker::from(Arc::clone(&self));
         let run = match run {
@@ -128,7 +125,7 @@ impl StartedRun {
         };
         match run {
             Err(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
-            run => *self.lock() = Some(Running { run, done }),
+            run => *self.running.lock() = Some(Running { run, done }),
         }
     }
 

@@ -6,13 +6,14 @@
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::plan::AppendStep;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::lock::Lock;
 use crate::memory::{Buffer, Pool};
 use ringfile_buffer::internal::panics;
 
@@ -28,14 +29,7 @@ pub(super) type Job = (AppendStep, Buffer);
 pub(super) type Carried = Vec<u8>;
 
 /// Where a lane finds its job and leaves the result.
-#[derive(Default)]
-struct Desk(Mutex<(Option<Job>, Option<Result<Carried>>)>);
-
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, (Option<Job>, Option<Result<Carried>>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+type Desk = Lock<(Option<Job>, Option<Result<Carried>>)>;
 
 struct AppendLane {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use crate::driver::timer::{self, Timer};
 use crate::driver::{Target, is_main_polled};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::lock::Lock;
 use crate::memory::{Buffer, Pool};
 use bytes::Bytes;
 use ringfile_buffer::internal::{Spare, add_spare, fork, is_wanted, panics};
@@ -61,7 +62,7 @@ pub(super) struct AppenderShared {
     inode: Inode,
     /// Itself, for that thread.
     this: Weak<AppenderShared>,
-    state: Mutex<AppenderState>,
+    state: Lock<AppenderState>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
     /// See [`end_of`](Self::end_of).
@@ -147,7 +148,7 @@ impl AppenderShared {
                 overdue: waker(shared, Self::is_overdue),
                 watch: None,
             };
-            let (process, state) = (fork::Mark::current(), Mutex::new(state));
+            let (process, state) = (fork::Mark::current(), Lock::new(state));
             let ends = [len; 3].map(AtomicU64::new);
             let (filling, this) = (AtomicUsize::new(0), shared.clone());
             Self { file, pool, chunk, process, inode, this, state, filling, ends }
@@ -173,7 +174,7 @@ impl AppenderShared {
             !self.is_filled_here(),
             "an appender was used by the function that writes a record of it in place"
         );
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notes that this thread, which has the lock, calls the function that writes a record in place, until the
