@@ -188,6 +188,18 @@ fn fill_free_memory(folder: &Folder, way: u32) {
     assert_eq!(cached_pages(&path), 0);
 }
 
+/// The length of a file larger than twice the memory of any machine that runs tests: 8 TiB.
+const VAST: u64 = 8 << 40;
+
+/// Makes the file a hole of this length, and opens it.
+fn hole(test: &str, path: &Path, len: u64) -> Option<File> {
+    if std::fs::File::create(path).unwrap().set_len(len).is_err() {
+        skip(test, "the file system has no files of 8 TiB");
+        return None;
+    }
+    Some(OpenOptions::new().read(true).adaptive(true).open(path).unwrap())
+}
+
 #[test]
 fn small_reads_of_a_file_larger_than_memory_are_admitted_only_while_they_read_data_again() {
     let name = "small_reads_of_a_file_larger_than_memory";
@@ -195,11 +207,7 @@ fn small_reads_of_a_file_larger_than_memory_are_admitted_only_while_they_read_da
     let folder = folder();
     let Some((_, path)) = cold(name, &folder, "data") else { return };
     assume_memory_is_free(Some(true));
-    // A hole, larger than twice the memory of any machine that runs tests.
-    if std::fs::File::create(&path).unwrap().set_len(8 << 40).is_err() {
-        return skip(name, "the file system has no files of 8 TiB");
-    }
-    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let Some(file) = hole(name, &path, VAST) else { return };
     let mut random = Random::new();
     let mut read_among = |pages: u64, reads: u64| {
         let before = counts();
@@ -209,7 +217,7 @@ fn small_reads_of_a_file_larger_than_memory_are_admitted_only_while_they_read_da
         }
         since(before)
     };
-    let all = (8 << 40) / PAGE as u64 - 2;
+    let all = VAST / PAGE as u64 - 2;
     let [_, _, admitted] = read_among(all, 1000);
     assert!(admitted <= 10, "{admitted} of 1000 that read nothing again");
     let [hits, ..] = read_among(64, 1500);
@@ -225,12 +233,8 @@ fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_th
     let folder = folder();
     let Some((_, path)) = cold(name, &folder, "data") else { return };
     assume_memory_is_free(Some(true));
-    // A hole, larger than twice the memory of any machine that runs tests.
-    for (len, passes) in [(1 << 30, 2), (8 << 40, 5)] {
-        if std::fs::File::create(&path).unwrap().set_len(len).is_err() {
-            return skip(name, "the file system has no files of 8 TiB");
-        }
-        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    for (len, passes) in [(1 << 30, 2), (VAST, 5)] {
+        let Some(file) = hole(name, &path, len) else { return };
         for pass in 1..=passes {
             let before = counts();
             // Backwards, so that the reads form no stream.
