@@ -7,7 +7,7 @@
 //! - the count never wraps: above [`MOST`] the process aborts, as `Arc` does;
 //! - the owner of the only reference sets and removes the mark.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-buffer --test loom_thaw`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-buffer --test loom thaw`.
 
 use super::sync::{AtomicU32, Ordering};
 

@@ -7,7 +7,7 @@
 //! A get and a return are one atomic exchange each: counts, waiters and the pool's end are all in the word that is
 //! exchanged. On a machine where an exchange takes 13 ns, separate counters made a get and a return take 53 ns.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-buffer --test loom_pool`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-buffer --test loom pool`.
 
 use std::ptr::NonNull;
 

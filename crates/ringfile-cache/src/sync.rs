@@ -1,6 +1,6 @@
 //! The atomics and barriers that `word.rs` and `holds.rs` use.
 //!
-//! A separate file, so that the loom model (`tests/loom_word.rs`) can compile those files with loom's instead.
+//! A separate file, so that the loom model (`tests/loom.rs`) can compile those files with loom's instead.
 
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 

@@ -26,6 +26,10 @@ mod pool;
 mod queue;
 mod raw;
 mod shared;
+#[cfg(test)]
+#[path = "../../ringfile/tests/it/support/skip.rs"]
+#[allow(dead_code, reason = "unit tests need a part of it")]
+mod skip;
 mod table;
 #[cfg(test)]
 mod tests;

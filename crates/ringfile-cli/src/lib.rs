@@ -26,6 +26,10 @@ mod progress;
 mod report;
 mod share;
 mod shuffle;
+#[cfg(test)]
+#[path = "../../ringfile/tests/it/support/skip.rs"]
+#[allow(dead_code, reason = "unit tests need a part of it")]
+mod skip;
 mod sys;
 mod terminal;
 mod testfile;

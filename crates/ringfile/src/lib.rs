@@ -128,16 +128,20 @@ mod many;
 mod memory;
 mod metrics;
 #[cfg(test)]
-#[path = "../tests/support/patience.rs"]
+#[path = "../tests/it/support/patience.rs"]
 mod patience;
 #[cfg(test)]
-#[path = "../tests/support/random.rs"]
+#[path = "../tests/it/support/random.rs"]
 #[expect(dead_code, reason = "unit tests need a part of it")]
 mod random;
 mod ring;
 mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(test)]
+#[path = "../tests/it/support/skip.rs"]
+#[allow(dead_code, reason = "unit tests need a part of it")]
+mod skip;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+#[path = "it/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the tests of `it`")]
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

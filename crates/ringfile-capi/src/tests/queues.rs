@@ -148,13 +148,7 @@ fn a_cancelled_operation_has_one_result() {
 fn a_queue_and_a_batch_obey_the_files_durability() {
     if std::env::var_os("RINGFILE_BACKEND").is_some_and(|backend| backend == "workers") {
         let name = "a_queue_and_a_batch_obey_the_files_durability";
-        // Not by println, which the harness would swallow.
-        let mut out = std::io::stderr();
-        let _ = std::io::Write::write_fmt(
-            &mut out,
-            format_args!("skipped {name}: workers count their operations\n"),
-        );
-        return;
+        return crate::skip::skip(name, "workers count their operations");
     }
     let ops = || {
         let mut metrics = std::mem::MaybeUninit::<ringfile_counts>::zeroed();

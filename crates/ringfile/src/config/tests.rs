@@ -1,4 +1,4 @@
-//! The table of settings against itself; what a user sees is in `tests/config.rs`.
+//! The table of settings against itself; what a user sees is in `tests/it/config.rs`.
 
 use super::settings::SETTINGS;
 use super::{Buffers, Config, reading};

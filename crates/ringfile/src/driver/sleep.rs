@@ -4,7 +4,7 @@
 //! whatever another thread stores before it notifies is seen by this thread. A thread that was notified before it slept
 //! does not sleep; for a thread that sleeps, exactly one notifier learns that it must wake it.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom sleep`.
 
 use super::sync::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,6 +1,6 @@
 //! The atomics and locks that `sleep.rs` and `turns.rs` use.
 //!
-//! A separate file, so that their loom models (`tests/loom_sleep.rs`, `tests/loom_turns.rs`) can compile them with loom's
+//! A separate file, so that their loom models (`tests/loom/sleep.rs`, `tests/loom/turns.rs`) can compile them with loom's
 //! instead.
 
 #[cfg(feature = "tokio")]

@@ -18,6 +18,7 @@ use crate::memory::Held;
 use crate::patience::patience;
 use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
+use crate::skip::skip;
 use crate::{
     Batch, Durability, File, OpenOptions, Pool, Queue, ReadRequest, Route, block_on, thread_metrics,
 };
@@ -32,9 +33,7 @@ fn temp_file(content: &[u8]) -> std::fs::File {
 fn needs_ring(test: &str) -> bool {
     let forced = super::route::backend() != super::route::Backend::Any;
     if forced {
-        // Written directly to standard error, which the test harness does not capture.
-        let text = format!("skipped {test}: it is about the ring, which RINGFILE_BACKEND switches off\n");
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        skip(test, "it is about the ring, which RINGFILE_BACKEND switches off");
     }
     !forced
 }
@@ -417,8 +416,7 @@ fn reads_of_an_adaptive_file_stay_in_place_through_either_descriptor() {
     std::os::unix::fs::FileExt::read_exact_at(data.as_file(), &mut [0; 32 * PAGE], 0).unwrap();
     let file = OpenOptions::new().read(true).route(Route::Ring).adaptive(true).open(&data).unwrap();
     if !file.is_adaptive() {
-        let _ = std::io::stderr().write_all(format!("skipped {name}: no adaptive files here\n").as_bytes());
-        return;
+        return skip(name, "no adaptive files here");
     }
     let pool = Pool::new(1 << 20);
     let pages = || (0..32).map(|at| at * 61 % 64);

@@ -4,7 +4,7 @@
 //! something to do, and then calls [`Turns::take`], need not care whether it got the value: what it left is done by
 //! this call, or by the call that has the value, which looks once more after it has let go.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_turns`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom turns`.
 
 use super::sync::{Mutex, Ordering, TryLockError, fence};
 

@@ -8,7 +8,7 @@
 //! - a descriptor that is raised under the lock, and lowered only before a check for results, is readable while there
 //!   are results; after the thread that fetches them has lowered it, it is readable only then.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom mailbox`.
 
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;

@@ -8,7 +8,7 @@
 //! - a thread that collects something while another sleeps, or is about to, makes that one look, even if it panics; and
 //!   so does one that may have taken what another has sent to wake it.
 //!
-//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_visits`.
+//! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom visits`.
 
 use std::time::Instant;
 

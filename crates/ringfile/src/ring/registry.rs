@@ -472,6 +472,7 @@ mod tests {
 
     use super::*;
     use crate::patience::patience;
+    use crate::skip::skip;
     use crate::{File, OpenOptions, Pool, Route, block_on, thread_metrics};
 
     /// Whether rings behave as on a kernel before 6.13.
@@ -510,13 +511,8 @@ mod tests {
             return register_on_each_ring();
         }
         let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
-        // Past the capture of a test's output.
-        let skipped = |what: &str| {
-            let line = format!("skipped {what}\n");
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-        };
         if !crate::ring_features().unwrap().iter().any(|feature| feature == "registered_buffers") {
-            return skipped(&format!("{name}: this kernel (before 5.19) has no tables of registered memory"));
+            return skip(name, "this kernel (before 5.19) has no tables of registered memory");
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child
@@ -528,7 +524,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
         if text.contains(NOT_COUNTED) {
-            skipped(&format!("what is pinned, of {name}: {NOT_COUNTED}"));
+            skip(&format!("what is pinned, of {name}"), NOT_COUNTED);
         }
     }
 

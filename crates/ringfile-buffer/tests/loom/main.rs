@@ -1,0 +1,9 @@
+//! Loom models: each tries every interleaving of a few threads over code of the library that is compiled unchanged, with
+//! loom's atomics and locks instead of std's.
+//!
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-buffer --test loom`; without the flag this program is empty.
+
+#![cfg(loom)]
+
+mod pool;
+mod thaw;

@@ -1,0 +1,59 @@
+//! Results that an earlier version wrote: files that lie beside this one and are never written anew.
+
+use std::path::PathBuf;
+
+use super::pages::report;
+use crate::support::{folder, run};
+
+/// A stored file, how many figures it has in common with itself, the points of its IOPS and latency plots, and figures of
+/// its first row.
+type Stored = (&'static str, usize, [usize; 2], &'static [&'static str]);
+
+const STORED: [Stored; 3] =
+    [("file", 52, [20, 98], FILE), ("buffers", 112, [20, 60], BUFFERS), ("pool", 24, [18, 45], POOL)];
+
+const FILE: &[&str] =
+    &["ringfile", "78.0k", "305", "12.8", "167", "4.83", "5.40", "5.79", "7.93", "2,384", "5,202", "5.05"];
+const BUFFERS: &[&str] =
+    &["4k", "normal", "6.5k", "25.4", "153", "318", "82.5", "165", "310", "1,931", "3,416", "49.3"];
+const POOL: &[&str] =
+    &["pool", "producer", "13.0k", "815", "611", "1,139", "306", "3,058", "5,128", "9,222", "13.2"];
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/report/stored").join(format!("{name}.json"))
+}
+
+#[test]
+fn results_of_an_earlier_version_are_shown_with_their_figures() {
+    let folder = folder();
+    for (name, _, points, figures) in STORED {
+        let out = folder.path().join(format!("{name}.html"));
+        run(report().arg(path(name)).arg("--out").arg(&out)).ok();
+        let page = std::fs::read_to_string(&out).expect("the page is there");
+        let table = page.split("Speed and latency").nth(1).expect("the table of speed");
+        let row = table.split("<tbody><tr>").nth(1).and_then(|rows| rows.split("</tr>").next());
+        let row = row.expect("a first row");
+        for figure in figures {
+            assert!(row.contains(&format!(">{figure}</td>")), "{name}: {figure} in {row}");
+        }
+        for (plot, points) in ["iops", "latency"].into_iter().zip(points) {
+            let svg = folder.path().join(format!("{name}-{plot}.svg"));
+            run(report().arg(path(name)).arg("--svg").arg(&svg).args(["--plot", plot])).ok();
+            let drawing = std::fs::read_to_string(&svg).expect("the plot is there");
+            let drawn = ["class=\"m\"", "class=\"d\""].map(|class| drawing.matches(class).count());
+            assert_eq!(drawn.iter().sum::<usize>(), points, "{name}: {plot}");
+        }
+    }
+}
+
+#[test]
+fn results_of_an_earlier_version_are_compared_figure_by_figure() {
+    let folder = folder();
+    for (name, figures, ..) in STORED {
+        let again = folder.path().join("again.json");
+        std::fs::copy(path(name), &again).expect("copied");
+        let said = run(report().arg(path(name)).arg(&again)).ok().stdout;
+        let expected = format!("again beside {name}: 0 of {figures} figures differ outside the spread");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+}
