@@ -20,7 +20,7 @@ const POOL: &[&str] =
     &["pool", "producer", "13.0k", "815", "611", "1,139", "306", "3,058", "5,128", "9,222", "13.2"];
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/report/stored").join(format!("{name}.json"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/report/stored").join(format!("{name}.json"))
 }
 
 #[test]
