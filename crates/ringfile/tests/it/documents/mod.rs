@@ -2,6 +2,7 @@
 //! target.
 
 mod dependencies;
+mod faults;
 mod figures;
 mod picture;
 mod versions;
