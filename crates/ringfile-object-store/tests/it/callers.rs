@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use crate::support::patience;
+use crate::support::{patience, skip};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store_014::path::Path;
 use object_store_014::{Error, ObjectStore, ObjectStoreExt, UploadPart};
@@ -165,7 +165,7 @@ async fn a_full_pool_of_the_users_does_not_block_the_thread() {
 async fn files_that_are_not_adaptive_do_not_stay_open() {
     // Usually a tmpfs.
     let Ok(folder) = TempDir::new_in("/dev/shm") else {
-        eprintln!("SKIPPED: no /dev/shm");
+        skip("files_that_are_not_adaptive_do_not_stay_open", "no /dev/shm");
         return;
     };
     let store = store(&folder, Caching::Adaptive);
@@ -221,13 +221,13 @@ async fn objects_are_opened_as_usual_and_leases_are_waited_for() {
         .stdout(std::process::Stdio::piped())
         .spawn();
     let Ok(mut holder) = holder else {
-        eprintln!("SKIPPED: no Python to hold a lease");
+        skip("objects_are_opened_as_usual_and_leases_are_waited_for", "no Python to hold a lease");
         return;
     };
     let ready = std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]);
     if ready.is_err() {
         holder.wait().unwrap();
-        eprintln!("SKIPPED: no lease can be had in the target folder");
+        skip("objects_are_opened_as_usual_and_leases_are_waited_for", "no lease can be had in the target folder");
         return;
     }
     let got = store.get_ranges(&path, from_ref(&(0..3))).await;

@@ -17,7 +17,7 @@ macro_rules! suite {
             use $api::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode};
             use $api::{RenameOptions, RenameTargetMode};
 
-            use crate::support::patience;
+            use crate::support::{patience, skip};
 
             const CACHINGS: [Caching; 3] = [Caching::Buffered, Caching::Direct, Caching::Adaptive];
 
@@ -361,7 +361,7 @@ macro_rules! suite {
                 fs::write(&file, content(0..1 << 20)).unwrap();
                 if !ringfile::OpenOptions::new().read(true).adaptive(true).open(&file).unwrap().is_adaptive()
                 {
-                    eprintln!("SKIPPED: no adaptive files here");
+                    skip("an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone", "no adaptive files here");
                     return;
                 }
                 let path = Path::from("object");
