@@ -1,6 +1,4 @@
 //! Each way to write durably obeys `OpenOptions::durability`, which the number of operations shows.
-//!
-//! This test has a program of its own, since it counts the operations of all threads.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
