@@ -9,7 +9,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(realpath -m "${1:?usage: advice.sh DIRECTORY}")
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
-[ -x "$ringfile" ] || { echo "$0: $ringfile does not exist: run cargo build --release" >&2; exit 2; }
+[ -x "$ringfile" ] || cargo build --locked --release --manifest-path "$here/../Cargo.toml" -p ringfile-cli || exit 2
 
 results=$(mktemp -d)
 trap '"$here/places.sh" teardown "$dir"; rm -r "$results"' EXIT

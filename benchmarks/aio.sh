@@ -17,12 +17,8 @@ file=$(realpath -m "${1:?usage: aio.sh FILE [ROUNDS]}")
 rounds=${2:-15}
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
 compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
-for program in "$ringfile" "$compare"; do
-    [ -x "$program" ] || {
-        echo "$0: $program does not exist: run cargo build --release in benchmarks/ and in the root folder" >&2
-        exit 2
-    }
-done
+[ -x "$ringfile" ] || cargo build --locked --release --manifest-path "$here/../Cargo.toml" -p ringfile-cli
+[ -x "$compare" ] || cargo build --locked --release --manifest-path "$here/Cargo.toml" --bin compare
 results=$(mktemp -d)
 trap 'rm -r "$results"' EXIT
 

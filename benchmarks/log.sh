@@ -16,10 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$(realpath "${1:?usage: log.sh FOLDER [ROUNDS]}")
 rounds=${2:-7}
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
-[ -x "$ringfile" ] || {
-    echo "$0: $ringfile does not exist: run cargo build --release in the root folder" >&2
-    exit 2
-}
+[ -x "$ringfile" ] || cargo build --locked --release --manifest-path "$here/../Cargo.toml" -p ringfile-cli
 results=$(mktemp -d)
 trap 'rm -r "$results"' EXIT
 

@@ -15,7 +15,7 @@ root=$(cd "$here/.." && pwd)
 folder=${1:-/var/tmp}
 rounds=${ROUNDS:-5}
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$root/target}/release/ringfile}
-test -x "$ringfile" || (cd "$root" && cargo build --locked --release -p ringfile-cli)
+[ -x "$ringfile" ] || cargo build --locked --release --manifest-path "$here/../Cargo.toml" -p ringfile-cli
 short=(--duration 200ms --warmup 50ms --rounds "$rounds" --rw randread --direct)
 out=$(mktemp)
 file=$folder/ringfile-study-$$.bin

@@ -227,7 +227,10 @@ async fn objects_are_opened_as_usual_and_leases_are_waited_for() {
     let ready = std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]);
     if ready.is_err() {
         holder.wait().unwrap();
-        skip("objects_are_opened_as_usual_and_leases_are_waited_for", "no lease can be had in the target folder");
+        skip(
+            "objects_are_opened_as_usual_and_leases_are_waited_for",
+            "no lease can be had in the target folder",
+        );
         return;
     }
     let got = store.get_ranges(&path, from_ref(&(0..3))).await;

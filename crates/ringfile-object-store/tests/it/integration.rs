@@ -361,7 +361,10 @@ macro_rules! suite {
                 fs::write(&file, content(0..1 << 20)).unwrap();
                 if !ringfile::OpenOptions::new().read(true).adaptive(true).open(&file).unwrap().is_adaptive()
                 {
-                    skip("an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone", "no adaptive files here");
+                    skip(
+                        "an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone",
+                        "no adaptive files here",
+                    );
                     return;
                 }
                 let path = Path::from("object");

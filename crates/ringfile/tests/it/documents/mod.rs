@@ -1,10 +1,12 @@
-//! The Markdown files of the repository: each passage of code is part of a program that runs, and each link has a
-//! target.
+//! The Markdown files of the repository: each passage of code is part of a program that runs, each command works, and
+//! each link has a target.
 
+mod commands;
 mod dependencies;
 mod faults;
 mod figures;
 mod picture;
+mod shell;
 mod versions;
 
 use std::path::{Path, PathBuf};
@@ -56,6 +58,14 @@ fn files(path: &Path, ending: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Returns the documents and their texts, except those about the past.
+fn documents(root: &Path) -> Vec<(PathBuf, String)> {
+    let all = files(root, ".md").into_iter();
+    let present = all
+        .filter(|path| !path.starts_with(root.join("docs/measurements")) && !path.ends_with("CHANGELOG.md"));
+    present.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
 /// Returns the lines of a text without their indentation, and without the `pub` that only the test's file needs.
