@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -117,15 +118,22 @@ fn if_all_pages_are_in_use_a_read_fails_or_waits() -> io::Result<()> {
     let waits = Cache::new(4 * PAGE)?;
     let pages = waits.open(fixture.open(), PAGE)?;
     let mut kept: Vec<Page> = (0..4).map(|page| block_on(pages.read(page))).collect::<io::Result<_>>()?;
+    let waits = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| block_on(pages.read(4)));
-        while !waiter.is_finished() {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            // One after the other, so that it is the wish of the waiter that is noticed.
-            kept.pop();
+        let waiter = scope.spawn(|| {
+            let mut read = Box::pin(pages.read(4));
+            block_on(std::future::poll_fn(|context| {
+                let polled = read.as_mut().poll(context);
+                waits.store(polled.is_pending(), Ordering::SeqCst);
+                polled
+            }))
+        });
+        while !waits.load(Ordering::SeqCst) {
+            std::thread::yield_now();
         }
+        // So that it is the wish of the waiter that is noticed. One free page is enough.
+        kept.pop();
         assert_eq!(*waiter.join().expect("no panic")?, fixture.content(4));
-        assert!(!kept.is_empty(), "one free page is enough");
         Ok(())
     })
 }
