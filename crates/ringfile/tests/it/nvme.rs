@@ -640,7 +640,10 @@ fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
     }
     let ours = |path: PathBuf, depth: usize| {
         move |ops: usize| {
-            let mut program = again(test);
+            let again = again(test);
+            // Under strace, /proc/self/exe would be strace.
+            let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+            program.args(again.get_args());
             program.env("RINGFILE_NVME_READS", format!("{} {depth} {ops}", path.display()));
             program
         }

@@ -75,6 +75,7 @@ impl Known {
         assert!(may_be_torn || words.iter().all(|word| *word == words[0]), "page {page} is a mix");
     }
 
+    #[cfg(feature = "sim")]
     pub fn is_torn(&self) -> bool {
         self.is_torn.load(Ordering::SeqCst)
     }
