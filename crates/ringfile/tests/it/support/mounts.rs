@@ -53,19 +53,21 @@ impl Mount {
         }
     }
 
-    /// Mounts an ext4 of this many bytes, in a file on the disk; prints that `test` is skipped if that is not possible.
+    /// Mounts an ext4 of this many bytes; prints that `test` is skipped if that is not possible.
     pub fn ext4(test: &str, bytes: u64) -> Option<Self> {
         Self::on_loop(test, "ext4", bytes)
     }
 
-    /// Mounts a file system of this kind and this many bytes, in a file on the disk; prints that `test` is skipped if
-    /// that is not possible.
+    /// Mounts a file system of this kind and this many bytes, in a file in memory, or on the disk if it is large; prints that
+    /// `test` is skipped if that is not possible.
     pub fn on_loop(test: &str, kind: &str, bytes: u64) -> Option<Self> {
         if !is_root() {
             skip(test, format!("mounting an {kind} needs root"));
             return None;
         }
-        let (folder, images) = (Folder::new(), Folder::new());
+        // In memory, thousands of syncs take no time, however busy the disk is.
+        let images = if bytes <= 64 << 20 { Folder::inside(Path::new("/dev/shm")) } else { Folder::new() };
+        let folder = Folder::new();
         let image = images.file("image", b"");
         std::fs::File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
         let (image, path) = (image.to_string_lossy(), folder.path().to_string_lossy());
