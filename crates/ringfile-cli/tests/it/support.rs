@@ -284,14 +284,14 @@ pub fn for_other_users() -> Option<(TempDir, PathBuf)> {
 }
 
 /// The first of the users that have nothing, and no other process.
-pub const USERS: u32 = 63_000;
+pub const USERS: u32 = 5_000_000;
 
-/// Returns the program as one of those users, which may lock this many bytes of memory. Each call takes another user:
-/// the kernel counts over all processes of a user, and memory of rings that have ended only some time later.
+/// Returns the program as one of those users, which may lock this many bytes of memory. Each call takes another user,
+/// and no other process of tests takes it: the kernel counts over all processes of a user, and memory of rings that have ended only some time later.
 pub fn unprivileged(memlock: &str, program: &Path, arguments: &str) -> Command {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = std::process::id().wrapping_mul(16) + NEXT.fetch_add(1, Ordering::Relaxed);
-    let user = (USERS + number % 1900).to_string();
+    let user = (USERS + number).to_string();
     let mut command = Command::new("prlimit");
     command.arg(format!("--memlock={memlock}:{memlock}"));
     command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]).arg(program);
