@@ -58,11 +58,11 @@ step 'log'
 RINGFILE=$ringfile "$here/log.sh" "$disk" >"$out/log.md"
 
 step 'cached file against fio'
-"$ringfile" perf file --file "$disk/ringfile-perf.bin" --route auto --numjobs 1 --iodepth 1,16 --rw randread \
+"$ringfile" perf file --tables --file "$disk/ringfile-perf.bin" --route auto --numjobs 1 --iodepth 1,16 --rw randread \
     --duration 1s --rounds 5 --against fio,fio-batch,fio-psync,pread >"$out/fio-cached.md"
 step 'disk against fio'
-"$ringfile" perf file --file "$disk/ringfile-perf.bin" --direct --numjobs 1 --iodepth 128 --rw randread \
+"$ringfile" perf file --tables --file "$disk/ringfile-perf.bin" --direct --numjobs 1 --iodepth 128 --rw randread \
     --duration 1s --rounds 15 --against fio >"$out/fio-disk.md"
 step 'tmpfs against fio'
-"$ringfile" perf file --route auto --rounds 3 --against fio,pread --json "$out/tmpfs.json" --force >"$out/fio-tmpfs.md"
+"$ringfile" perf file --tables --route auto --rounds 3 --against fio,pread --json "$out/tmpfs.json" --force >"$out/fio-tmpfs.md"
 step 'done'

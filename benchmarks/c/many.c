@@ -164,7 +164,8 @@ static void by_queue(ringfile_queue *queue, const ringfile_file *file, unsigned 
     ringfile_result results[MOST];
     for (size_t at = 0; at < count; at++) {
         numbers[at] = next(seed);
-        int added = ringfile_queue_read(queue, file, memory + at * BLOCK, BLOCK, numbers[at] * BLOCK, at, NULL);
+        int added = ringfile_queue_add(queue, ringfile_op_read(file, memory + at * BLOCK, BLOCK, numbers[at] * BLOCK),
+                                       at, NULL);
         if (added != 0) {
             fail("ringfile_queue_read", added);
         }

@@ -131,8 +131,8 @@ fn offset(n: u64, size: u64) -> u64 {
 async fn reads(path: &Path, size: u64, depth: usize) -> io::Result<()> {
     let fixed = Pool::builder().capacity(64 << 20).build()?;
     let normal = Pool::builder().capacity(64 << 20).registered(false).build()?;
-    let cached = OpenOptions::new().read(true).open(path)?;
-    let direct = OpenOptions::new().read(true).route(Route::Ring).direct(true).open(path)?;
+    let cached = OpenOptions::new().read(true).open_blocking(path)?;
+    let direct = OpenOptions::new().read(true).route(Route::Ring).direct(true).open_blocking(path)?;
 
     row("read, pooled fixed", buffers(&fixed, depth)?, read(&cached, size)).await?;
     row("read, pooled fixed, O_DIRECT", buffers(&fixed, depth)?, read(&direct, size)).await?;
@@ -171,7 +171,7 @@ async fn reads(path: &Path, size: u64, depth: usize) -> io::Result<()> {
 
 async fn writes(path: &Path, size: u64, depth: usize) -> io::Result<()> {
     let pool = Pool::builder().capacity(64 << 20).build()?;
-    let file = OpenOptions::new().write(true).open(path)?;
+    let file = OpenOptions::new().write(true).open_blocking(path)?;
     let mut full = buffers(&pool, depth)?;
     for buffer in &mut full {
         buffer.resize(PAGE, 1);

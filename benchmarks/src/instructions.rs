@@ -4,10 +4,8 @@
 use std::error::Error;
 use std::io::Write;
 
-use ringfile::{
-    AnyBuffer, Batch, File, Latencies, OpenOptions, OperationKind, Pool, Queue, Route, block_on, spawn,
-    thread_metrics,
-};
+use ringfile::metrics::{Latencies, OperationKind};
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, Queue, Route, block_on, spawn, thread_metrics};
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
@@ -43,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if timed {
         options.latencies(&latencies);
     }
-    let file = options.open(path)?;
+    let file = options.open_blocking(path)?;
     let pool = Pool::new(64 << 20);
     match how.as_str() {
         "async" | "inline" => in_tasks(&file, &pool, depth, count)?,
@@ -97,7 +95,7 @@ fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
         buffers.push(AnyBuffer::from(pool.get(PAGE)?));
     }
     for _ in 0..count / depth {
-        let mut batch = Batch::with_capacity(depth).in_flight(depth);
+        let mut batch = Batch::with_capacity(depth).depth(depth);
         for buffer in buffers.drain(..) {
             batch.add(file.read_at(buffer, offsets.next()));
         }
@@ -116,10 +114,10 @@ fn in_a_queue(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
     for _ in 0..depth {
         queue.add(file.read_at(pool.get(PAGE)?, offsets.next()), 0);
     }
-    let mut ended = 0;
+    let (mut ended, mut completions) = (0, Vec::with_capacity(depth));
     while ended < count {
-        queue.wait(1, None);
-        while let Some((_, done)) = queue.take() {
+        queue.wait(1..=depth, None, &mut completions);
+        for done in completions.drain(..) {
             done.result?;
             ended += 1;
             if let Some(buffer) = done.buffer {

@@ -39,7 +39,7 @@ fn run(
     no_iowait: bool,
     length: Duration,
 ) -> Result<(f64, f64, f64), Box<dyn Error>> {
-    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(path)?;
+    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open_blocking(path)?;
     let pool = Pool::new(16 << 20);
     let runtime = Runtime::builder().threads(1).no_iowait(no_iowait).build()?;
     let before = (cpu_ticks()?, iowait_ticks()?);

@@ -164,7 +164,7 @@ fn appender(
     ahead: Option<u64>,
     interval: Duration,
 ) -> io::Result<u64> {
-    let file = OpenOptions::new().read(true).write(true).direct(true).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).direct(true).open_blocking(path)?;
     let pool = Pool::new(8 << 20);
     let mut open = Appender::open(&file, &pool, 0).recycle(recycled).sync_interval(interval);
     if let Some(ahead) = ahead {

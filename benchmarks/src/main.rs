@@ -107,7 +107,7 @@ enum Command {
     Log(log::Options),
     /// Compare direct, polled and passthrough reads of an NVMe drive, which is only read
     Nvme(nvme::Options),
-    /// Measure the table of README.md on this machine, and print it beside the published figures (see `reproduce`)
+    /// Measure published figures on this machine, and print them beside those of docs/figures.toml (see `reproduce`)
     Reproduce(reproduce::Options),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),

@@ -64,9 +64,9 @@ impl Side {
         let mut options = OpenOptions::new();
         options.read(true).direct(true).route(Route::Ring);
         Ok(match self {
-            Side::Direct | Side::Again => options.open(drive)?,
-            Side::Polled => options.poll(true).open(drive)?,
-            Side::Passthrough => options.open(character_device(drive)?)?,
+            Side::Direct | Side::Again => options.open_blocking(drive)?,
+            Side::Polled => options.iopoll(true).open_blocking(drive)?,
+            Side::Passthrough => options.open_blocking(character_device(drive)?)?,
         })
     }
 }

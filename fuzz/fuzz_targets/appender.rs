@@ -57,7 +57,7 @@ fuzz_target!(|input: Input| {
     for opening in input.openings.iter().take(4) {
         let mut options = OpenOptions::new();
         options.read(true).write(true).direct(opening.direct).buffered_fallback(true);
-        let file = options.open(&path).expect("it exists");
+        let file = options.open_blocking(&path).expect("it exists");
         block_on(work(&file, opening, &mut model));
         drop(file);
         let bytes = std::fs::read(&path).expect("it exists");

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use ringfile::{Batch, Buffer, Done, File, OpenOptions, Pool, Queue, Route};
+use ringfile::{Batch, Buffer, Completion, File, OpenOptions, Pool, Queue, Route};
 use tempfile::TempDir;
 
 const CELL: usize = 512;
@@ -71,7 +71,7 @@ fuzz_target!(|input: Input| {
     let mut options = OpenOptions::new();
     options.read(true).write(true).adaptive(input.adaptive);
     options.route(routes[usize::from(input.route) % routes.len()]);
-    let mut model = Model { file: options.open(&path).expect("it exists"), cells: [Some(0); CELLS] };
+    let mut model = Model { file: options.open_blocking(&path).expect("it exists"), cells: [Some(0); CELLS] };
     for round in input.rounds.iter().take(8) {
         model.carry_out(round);
     }
@@ -139,7 +139,7 @@ impl Model {
         }
     }
 
-    fn check(&mut self, expected: Expected, done: Done, may_be_cancelled: bool) {
+    fn check(&mut self, expected: Expected, done: Completion, may_be_cancelled: bool) {
         let count = match done.result {
             Ok(count) => Some(count),
             Err(error) => {
@@ -169,7 +169,7 @@ impl Model {
         match round {
             Round::Batch { steps, in_flight, merge } => {
                 let (batch, expected) = self.batch(steps);
-                let batch = batch.in_flight(1 + usize::from(*in_flight));
+                let batch = batch.depth(1 + usize::from(*in_flight));
                 let batch = if let Some(gap) = merge { batch.merge_reads(usize::from(*gap)) } else { batch };
                 self.check_all(expected, batch.run(), false);
             }
@@ -194,10 +194,11 @@ impl Model {
                         queue.cancel(tokens[usize::from(index) % tokens.len()]);
                     }
                     for _ in 0..usize::from(*take).min(tokens.len()) {
-                        assert!(queue.wait(1, None) > 0);
-                        let (token, number, done) = queue.take_with_token().expect("one has ended");
-                        let index = number as usize;
-                        assert!(tokens[index] == token);
+                        let mut ended = Vec::new();
+                        assert_eq!(queue.wait(1..=1, None, &mut ended), 1);
+                        let done = ended.remove(0);
+                        let index = done.user_data as usize;
+                        assert!(tokens[index] == done.token);
                         self.check(expected[index].take().expect("once"), done, cancelled.is_some());
                     }
                     drop(queue);
@@ -220,7 +221,7 @@ impl Model {
                         (tokens.rotate_left(by), expected.rotate_left(by));
                     }
                     for (token, expected) in tokens.into_iter().zip(expected) {
-                        let done = queue.wait_by(token).expect("it was not taken");
+                        let done = queue.wait_for(token).expect("it was not taken");
                         self.check(expected, done, false);
                         assert!(!queue.contains(token));
                     }
@@ -239,7 +240,7 @@ impl Model {
         (batch, expected)
     }
 
-    fn check_all(&mut self, expected: Vec<Expected>, results: Vec<Done>, may_be_cancelled: bool) {
+    fn check_all(&mut self, expected: Vec<Expected>, results: Vec<Completion>, may_be_cancelled: bool) {
         assert_eq!(expected.len(), results.len());
         for (expected, done) in expected.into_iter().zip(results) {
             self.check(expected, done, may_be_cancelled);
@@ -249,12 +250,12 @@ impl Model {
 
 /// Takes operations.
 trait Adds {
-    fn add(&mut self, operation: impl ringfile::Operation);
+    fn add(&mut self, op: ringfile::Op<'_, impl ringfile::Output>);
 }
 
 impl Adds for Batch {
-    fn add(&mut self, operation: impl ringfile::Operation) {
-        Self::add(self, operation);
+    fn add(&mut self, op: ringfile::Op<'_, impl ringfile::Output>) {
+        Self::add(self, op);
     }
 }
 
@@ -262,8 +263,8 @@ impl Adds for Batch {
 struct Tokens<'a>(&'a mut Queue, Vec<ringfile::Token>);
 
 impl Adds for Tokens<'_> {
-    fn add(&mut self, operation: impl ringfile::Operation) {
+    fn add(&mut self, op: ringfile::Op<'_, impl ringfile::Output>) {
         let number = self.1.len() as u64;
-        self.1.push(self.0.add(operation, number));
+        self.1.push(self.0.add(op, number));
     }
 }

@@ -47,7 +47,7 @@ mod shared;
 #[path = "../../crates/ringfile-capi/src/table.rs"]
 mod table;
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{from_mut, null, null_mut, without_provenance_mut};
 use std::sync::LazyLock;
 
@@ -144,7 +144,6 @@ struct Op {
     parts: [Range; 2],
     count: u8,
     paths: [u8; 2],
-    size: Option<u16>,
     /// Which of the fields are given; the others are 0.
     given: u16,
 }
@@ -159,7 +158,7 @@ impl Length {
 }
 
 impl Range {
-    fn data(self) -> *mut std::ffi::c_void {
+    fn data(self) -> *mut c_void {
         if self.is_null {
             return null_mut();
         }
@@ -233,44 +232,60 @@ impl Known {
     }
 
     /// Calls `with` with a record of the interface.
-    fn with_op<R>(&mut self, from: Op, with: impl FnOnce(*const op::ringfile_op) -> R) -> R {
-        let mut roomy = Roomy::<op::ringfile_op>::new(from.size);
+    fn with_op<R>(&mut self, from: Op, with: impl FnOnce(op::ringfile_op) -> R) -> R {
         let given = |bit: u32| from.given & 1 << bit != 0;
         let mut parts = Vec::new();
         for part in &from.parts[..usize::from(from.count % 3)] {
             parts.push(libc::iovec { iov_base: part.data(), iov_len: part.length.value() });
         }
-        let op = &mut roomy.value;
-        op.kind = u32::from(from.kind % 26);
-        // What is allocated, copied or kept when a file is cut stays small.
-        op.flags = if given(0) { from.flags } else { 0 };
-        if op.kind == op::RINGFILE_OP_CHMOD {
-            // The folder can be emptied at the end.
-            op.flags |= 0o700;
-        }
-        op.file = if given(1) { self.get(from.file) } else { null() };
-        op.data = if given(2) { from.at.data() } else { null_mut() };
-        op.length = if given(3) { from.at.length.value() as u64 } else { 0 };
-        op.offset = if given(4) { from.at.offset() } else { 0 };
-        if given(5) {
-            (op.parts, op.count) = (parts.as_ptr(), parts.len());
-        }
-        op.to = if given(6) { self.get(from.to) } else { null() };
-        op.to_offset = if given(7) { u64::from(from.to_offset) } else { 0 };
-        op.path = if given(8) { path(from.paths[0]) } else { null() };
-        op.to_path = if given(9) { path(from.paths[1]) } else { null() };
         let mut options = Roomy::<file::ringfile_open_options>::new(None);
         (options.value.flags, options.value.route) = (from.flags, u32::from(from.count) % 8);
-        op.options = if given(10) { &raw const options.value } else { null() };
-        if given(11) {
-            self.opened.push(Box::new(null_mut()));
-            op.opened = from_mut(self.opened.last_mut().expect("pushed").as_mut());
+        let kind = u32::from(from.kind % 26);
+        // What is allocated, copied or kept when a file is cut stays small.
+        let mut flags = if given(0) { from.flags } else { 0 };
+        if kind == op::RINGFILE_OP_CHMOD {
+            // The folder can be emptied at the end.
+            flags |= 0o700;
         }
-        if given(12) {
-            self.metadata.push(Roomy::new(None));
-            op.metadata = &raw mut self.metadata.last_mut().expect("pushed").value;
-        }
-        with(&raw const *op)
+        let mut length = if given(3) { from.at.length.value() as u64 } else { 0 };
+        // What a pointer points to is what its kind expects there.
+        let data: *const c_void = match kind {
+            _ if !given(2) => null(),
+            op::RINGFILE_OP_READV | op::RINGFILE_OP_WRITEV => {
+                length = parts.len() as u64;
+                parts.as_ptr().cast()
+            }
+            op::RINGFILE_OP_OPEN.. => path(from.paths[0]).cast(),
+            _ => from.at.data(),
+        };
+        let other: *const c_void = match kind {
+            _ if !given(5) => null(),
+            op::RINGFILE_OP_OPEN => (&raw const options.value).cast(),
+            op::RINGFILE_OP_RENAME.. => path(from.paths[1]).cast(),
+            _ => self.get::<c_void>(from.to),
+        };
+        let result: *mut c_void = match kind {
+            _ if !given(7) => null_mut(),
+            op::RINGFILE_OP_OPEN => {
+                self.opened.push(Box::new(null_mut()));
+                from_mut(self.opened.last_mut().expect("pushed").as_mut()).cast()
+            }
+            _ => {
+                self.metadata.push(Roomy::new(None));
+                (&raw mut self.metadata.last_mut().expect("pushed").value).cast()
+            }
+        };
+        with(op::ringfile_op {
+            kind,
+            flags,
+            file: if given(1) { self.get(from.file) } else { null() },
+            data,
+            length,
+            offset: if given(4) { from.at.offset() } else { 0 },
+            other,
+            to_offset: if given(6) { u64::from(from.to_offset) } else { 0 },
+            result,
+        })
     }
 }
 
@@ -407,26 +422,31 @@ unsafe fn carry_out(call: &Call, known: &mut Known) {
             }
             Call::QueueBy { queue, token, which } => {
                 let (queue, token) = (known.get(queue), known.token(token));
-                match which % 4 {
+                match which % 3 {
                     0 => _ = queue::ringfile_queue_wait_for(queue, token),
-                    1 => _ = queue::ringfile_queue_take(queue, token),
-                    2 => _ = queue::ringfile_queue_is_done(queue, token),
+                    1 => _ = queue::ringfile_queue_is_done(queue, token),
                     _ => _ = queue::ringfile_queue_cancel(queue, token),
                 }
             }
             Call::QueueEnd { queue, which } => {
                 let queue = known.get(queue);
-                match which % 4 {
+                match which % 6 {
                     0 => _ = queue::ringfile_queue_free(queue),
                     1 => _ = queue::ringfile_queue_descriptor(queue),
-                    2 => _ = queue::ringfile_queue_open(queue),
+                    2 => _ = queue::ringfile_queue_len(queue),
+                    3 => _ = queue::ringfile_queue_cancel_all(queue),
+                    4 => {
+                        let mut result = op::ringfile_result { user_data: 7, result: 0 };
+                        let taken = queue::ringfile_queue_next(queue, &mut result);
+                        assert!(taken <= 1 && result.user_data == 7);
+                    }
                     _ => _ = queue::ringfile_queue_submit(queue),
                 }
             }
             Call::BatchCreate { in_flight, stop, merge, gap, size } => {
                 let mut options = Roomy::<batch::ringfile_batch_options>::new(size);
                 let value = &mut options.value;
-                (value.in_flight, value.merge_gap) = (in_flight as usize, gap as usize);
+                (value.depth, value.merge_gap) = (in_flight as usize, gap as usize);
                 (value.stop_on_error, value.merge_reads) = (u32::from(stop), u32::from(merge));
                 let mut batch = null_mut();
                 let status = batch::ringfile_batch_create(&raw const *value, &raw mut batch);

@@ -8,7 +8,7 @@
 static int add(struct job *job, struct io_u *io_u)
 {
 	struct fio_file *file = io_u->file;
-	uint64_t name = (uintptr_t)io_u;
+	ringfile_op op;
 
 	if (!file->engine_data) {
 		int error = file_make_handle(job, file);
@@ -18,16 +18,21 @@ static int add(struct job *job, struct io_u *io_u)
 	}
 	switch (io_u->ddir) {
 	case DDIR_READ:
-		return ringfile_queue_read(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name, NULL);
+		op = ringfile_op_read(file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset);
+		break;
 	case DDIR_WRITE:
-		return ringfile_queue_write(job->queue, file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, name, NULL);
+		op = ringfile_op_write(file->engine_data, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset);
+		break;
 	case DDIR_SYNC:
-		return ringfile_queue_sync_all(job->queue, file->engine_data, name, NULL);
+		op = ringfile_op_sync_all(file->engine_data);
+		break;
 	case DDIR_DATASYNC:
-		return ringfile_queue_sync_data(job->queue, file->engine_data, name, NULL);
+		op = ringfile_op_sync_data(file->engine_data);
+		break;
 	default:
 		return -EOPNOTSUPP;
 	}
+	return ringfile_queue_add(job->queue, op, (uintptr_t)io_u, NULL);
 }
 
 /* Prints an error once, because fio would only show its errno. */

@@ -27,12 +27,12 @@ type AppenderOptions struct {
 	// SyncInterval is the least time from the start of one sync to the start of the next, at most one hour. Goroutines
 	// that wait meanwhile share the next one.
 	SyncInterval time.Duration
-	// Recycle keeps the file's content behind the valid length, and overwrites it; the file keeps its length. Syncs of
-	// a log in a file that was allocated or used before need not wait for the file system's journal. No record may
+	// Recycle keeps the file's content behind the valid length, and overwrites it; the file is not cut. Syncs of a
+	// log in a file that was used before, or written with zeros, need not wait for the file system's journal. No record may
 	// consist of zeros, and those of an earlier use of the file must differ.
 	Recycle bool
-	// NoZeros keeps the library from writing up to 4 MiB of zeros behind the log, which it does with direct I/O on ext4
-	// and XFS to make small syncs cheaper. Close cuts what is left of them.
+	// NoZeros keeps the library from writing up to 4 MiB of zeros behind the log and the file's end, which it does with
+	// direct I/O on ext4 and XFS to make small syncs cheaper. Close cuts what is left of them, unless Recycle is set.
 	NoZeros bool
 }
 

@@ -196,6 +196,7 @@ func TestCancel(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
+		// Time for the reads to be in flight.
 		time.Sleep(20 * time.Millisecond)
 		cancel()
 	}()

@@ -62,9 +62,8 @@ static int refuse(shim_flight *flight, int error, const char *text)
 
 static int add(ringfile_queue *queue, const ringfile_file *file, const shim_op *op, uint64_t user_data, uint64_t *token)
 {
-    ringfile_op full;
-    ringfile_op_short(&full, op->kind, op->flags, file, (void *)op->data, op->length, op->offset);
-    return ringfile_queue_add(queue, &full, user_data, token);
+    ringfile_op full = ringfile_op_on_file(op->kind, op->flags, file, (const void *)op->data, op->length, op->offset);
+    return ringfile_queue_add(queue, full, user_data, token);
 }
 
 int shim_start(shim_flight *flight, ringfile_queue *queue, const ringfile_file *file, const shim_op *ops, size_t count,

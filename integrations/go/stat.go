@@ -57,7 +57,7 @@ func (i *FileInfo) Sys() any { return nil }
 func (f *File) Stat() (*FileInfo, error) {
 	var found C.ringfile_metadata
 	found.size = C.size_t(unsafe.Sizeof(found))
-	if _, err := check(func() int64 { return int64(C.ringfile_stat(f.handle, &found)) }); err != nil {
+	if _, err := check(func() int64 { return int64(C.ringfile_run(C.ringfile_op_stat(f.handle, &found))) }); err != nil {
 		return nil, err
 	}
 	return &FileInfo{

@@ -396,6 +396,7 @@ func TestCancelWrites(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(background)
 		go func() {
+			// Time for the writes to be in flight.
 			time.Sleep(20 * time.Millisecond)
 			cancel()
 		}()

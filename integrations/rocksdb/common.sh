@@ -59,7 +59,7 @@ counted() {
 
 # Returns whether this process may use io_uring. If not, the file system makes plain calls.
 has_ring() {
-    test "${RINGFILE_BACKEND:-}" != workers && test "${RINGFILE_BACKEND:-}" != aio && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
+    test -z "${RINGFILE_DISABLE:-}" && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
 }
 
 fresh_folder() {

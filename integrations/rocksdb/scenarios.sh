@@ -25,13 +25,13 @@ own_tests() {
             ;;
     esac
     # All routes must look the same to RocksDB.
-    RINGFILE_BACKEND=workers "$checks/file_system" "$folder/own" >/dev/null
+    RINGFILE_DISABLE=io_uring,aio "$checks/file_system" "$folder/own" >/dev/null
 }
 
 async_reads() {
     RINGFILE_ROCKSDB_STRESS_SECONDS=$stress "$checks/async_reads" "$folder/own"
     # Tests the other routes, which remain if a process has no io_uring.
-    RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
+    RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_DISABLE=io_uring,aio "$checks/async_reads" "$folder/own"
 }
 
 slow_reads() {

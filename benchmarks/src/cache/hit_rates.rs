@@ -124,7 +124,7 @@ struct Own {
 impl Own {
     fn open(path: &Path, pages: usize, cache: usize) -> io::Result<Own> {
         File::create(path)?.set_len((pages * PAGE) as u64)?;
-        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path)?;
+        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(path)?;
         let cache = ringfile_cache::Cache::new(cache * PAGE)?;
         Ok(Own { file: cache.open(file, PAGE)?, cache, hits: 0, error: None })
     }

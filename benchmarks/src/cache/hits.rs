@@ -231,7 +231,7 @@ impl Forms {
         let bytes = (size + size / 4) as usize + (16 << 20);
         let forms = Forms {
             map: Mapping::new(&plain, size, libc::MAP_POPULATE)?,
-            buffered: OpenOptions::new().read(true).open(&place.file)?,
+            buffered: OpenOptions::new().read(true).open_blocking(&place.file)?,
             pool: Pool::new(4 << 20),
             quick: Quick::open(&place.file, PAGE, bytes)?,
             own: Own::open(&place.file, PAGE, bytes)?,

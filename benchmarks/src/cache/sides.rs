@@ -44,7 +44,7 @@ struct Source {
 
 impl Source {
     fn open(path: &Path, block: usize, bytes: usize) -> io::Result<Source> {
-        let file = OpenOptions::new().read(true).direct(true).open(path)?;
+        let file = OpenOptions::new().read(true).direct(true).open_blocking(path)?;
         Ok(Source { file, pool: Pool::new(bytes + SLACK), block })
     }
 
@@ -171,7 +171,7 @@ pub struct Own(CachedFile);
 impl Own {
     pub fn open(path: &Path, block: usize, bytes: usize) -> io::Result<Own> {
         let cache = ringfile_cache::Cache::new(bytes)?;
-        let file = OpenOptions::new().read(true).direct(true).open(path)?;
+        let file = OpenOptions::new().read(true).direct(true).open_blocking(path)?;
         Ok(Own(cache.open(file, block)?))
     }
 }

@@ -40,8 +40,11 @@ pub fn compare(job: &Job) -> io::Result<()> {
     );
     let mut table =
         Table::default().text("while").number("reads").number("median µs").number("p99").number("max");
-    let file: File =
-        ringfile::OpenOptions::new().read(true).direct(true).open(&job.path).map_err(io::Error::from)?;
+    let file: File = ringfile::OpenOptions::new()
+        .read(true)
+        .direct(true)
+        .open_blocking(&job.path)
+        .map_err(io::Error::from)?;
     runtime.block_on(async {
         ringfile::attach_to_tokio().map_err(io::Error::from)?;
         for (what, computing) in

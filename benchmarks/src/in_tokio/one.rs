@@ -50,7 +50,7 @@ pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
 pub fn measure(one: &One) -> io::Result<()> {
     let job = &one.job;
     if one.way == Way::TwoIoThreads {
-        ringfile::set_io_threads(2);
+        ringfile::runtime::set_io_threads(2);
     }
     let runtime = match one.flavor {
         Flavor::Current => Some(Builder::new_current_thread().enable_io().build()?),
@@ -139,7 +139,7 @@ fn with_ringfile(
     route: Route,
     work: impl FnOnce(&Job, &File) -> io::Result<Tally>,
 ) -> io::Result<Tally> {
-    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
+    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open_blocking(&job.path)?;
     job.advise(&file)?;
     let tally = work(job, &file)?;
     // An I/O thread publishes its counts at its next turn, so one more read on each makes it do so.

@@ -1,7 +1,6 @@
-//! `compare reproduce`: measures the table of README.md on this machine, and prints it with the figures of both.
+//! `compare reproduce`: measures published figures on this machine, and prints them beside those of docs/figures.toml.
 //!
-//! README.md's own table says which figures were published, so that none stands here a second time. Each row's commands
-//! are those of its record.
+//! The commands of each figure are those of its record.
 
 mod tables;
 
@@ -13,12 +12,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use ringfile_cli::shared::{Spread, Table};
+use serde::Deserialize;
 
 use crate::table::spread;
 use tables::Tables;
 
-/// README.md, at the time when the program was built.
-const README: &str = include_str!("../../../README.md");
+/// The published figures, at the time when the program was built.
+const PUBLISHED: &str = include_str!("../../../docs/figures.toml");
+
+#[derive(Deserialize)]
+struct Figures {
+    figure: Vec<Published>,
+}
+
+#[derive(Deserialize)]
+struct Published {
+    id: String,
+    what: String,
+    ratio: String,
+}
 
 /// The command line.
 #[derive(Debug, Args)]
@@ -32,7 +44,7 @@ pub struct Options {
     /// The `ringfile` command
     #[arg(long, default_value = "ringfile")]
     ringfile: PathBuf,
-    /// Only rows of which the text contains one of these
+    /// Only figures whose name in docs/figures.toml contains one of these
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -59,15 +71,15 @@ impl Figure {
 /// What stands in place of a figure that is not measured.
 type Measured = Result<Figure, String>;
 
-/// A row of README's table: words of its text, and how each of its figures is measured.
+/// Figures that are measured together: their names in docs/figures.toml, and how.
 struct Row {
-    words: &'static str,
+    ids: &'static [&'static str],
     measure: fn(&Bench<'_>) -> io::Result<Vec<Measured>>,
 }
 
 static ROWS: &[Row] = &[
     Row {
-        words: "cached ext4, depth 16](docs/measurements/2026-11-21",
+        ids: &["fio-cached", "fio-cached-batch"],
         measure: |bench| {
             bench.needs_fio(2, || {
                 let tables = bench.perf_file(
@@ -82,7 +94,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "disk, O_DIRECT, depth 128",
+        ids: &["fio-disk", "fio-disk-cpu"],
         measure: |bench| {
             bench.needs_fio(2, || {
                 let tables =
@@ -92,7 +104,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "/dev/shm",
+        ids: &["fio-memory-1", "fio-memory-16"],
         measure: |bench| {
             bench.needs_fio(2, || {
                 let tables = with_busy_cores(|| bench.perf_file(false, MEMORY))?;
@@ -101,7 +113,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "other CPU idle",
+        ids: &["fio-memory-16-idle", "c-memory-reads"],
         measure: |bench| {
             let mut figures = bench.needs_fio(1, || {
                 Ok(vec![bench.perf_file(false, MEMORY)?.over("normal/fio", "16", "IOPS")?])
@@ -111,7 +123,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "inside tokio",
+        ids: &["tokio-16", "tokio-128"],
         measure: |bench| {
             let tables = bench.compare(&["tokio", "--size=256m", "--duration=400ms"])?;
             ["16 tasks", "128 tasks"]
@@ -126,7 +138,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "batches of 250",
+        ids: &["multiread"],
         measure: |bench| {
             bench.needs_fio(1, || {
                 let file = format!("--file={}", bench.file("multiread").display());
@@ -143,7 +155,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "cached ext4, depth 16](docs/measurements/2026-11-22",
+        ids: &["loop-16", "monoio-16"],
         measure: |bench| {
             let tables =
                 bench.compare(&["--depth=16", "--duration=400ms", "--sides=ringfile,hand,monoio-tuned"])?;
@@ -155,7 +167,7 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "object store",
+        ids: &["get-ranges-cold", "get-ranges-warm"],
         measure: |bench| {
             let tables = bench.compare(&["get-ranges"])?;
             ["cold", "warm"]
@@ -168,11 +180,11 @@ static ROWS: &[Row] = &[
         },
     },
     Row {
-        words: "TPC-H",
+        ids: &["tpch-cold", "tpch-warm"],
         measure: |_| Ok(["integrations/datafusion"; 2].map(|place| Err(place.into())).into()),
     },
     Row {
-        words: "pool](",
+        ids: &["pool"],
         measure: |bench| {
             let tables = bench.pool()?;
             let of = |what| tables.spread("", &["64 KiB", "1", what], "pool / this: median [min..max]");
@@ -288,32 +300,31 @@ pub fn run(options: &Options) -> io::Result<()> {
     let table = Table::default().text("what is compared").number("published").number("here");
     let mut table = table.number("A/A here").text("difference");
     let mut failed = false;
-    for (text, figures) in published(README)? {
-        let row = row_of(text)?;
-        let chosen =
-            options.only.is_empty() || options.only.iter().any(|words| text.contains(words.as_str()));
-        let instead = |reason: String| figures.iter().map(|_| Err(reason.clone())).collect();
+    let published = published()?;
+    for row in ROWS {
+        let only = |words: &String| row.ids.iter().any(|id| id.contains(words.as_str()));
+        let instead = |reason: String| row.ids.iter().map(|_| Err(reason.clone())).collect();
+        let chosen = options.only.is_empty() || options.only.iter().any(only);
         let measured = match chosen.then(|| (row.measure)(&bench)) {
             None => instead("not chosen".into()),
-            Some(Ok(measured)) if measured.len() == figures.len() => measured,
-            Some(Ok(_)) => {
-                return Err(io::Error::other(format!("README.md: other figures than ours: {text}")));
-            }
+            Some(Ok(measured)) => measured,
             Some(Err(error)) => {
                 failed = true;
                 instead(error.to_string())
             }
         };
-        for (index, (published, measured)) in figures.iter().zip(&measured).enumerate() {
+        for (id, measured) in row.ids.iter().zip(&measured) {
+            let figure = figure_of(&published, id)?;
+            let ratio = figure.ratio.parse().map_err(|_| unreadable(id))?;
             let [here, noise, difference] = match measured {
-                Ok(figure) => {
-                    let words = figure.against(*published).to_owned();
-                    [spread(figure.ratio, 2), spread(figure.noise, 2), words]
+                Ok(here) => {
+                    let words = here.against(ratio).to_owned();
+                    [spread(here.ratio, 2), spread(here.noise, 2), words]
                 }
                 Err(reason) => ["–".into(), "–".into(), format!("not measured: {reason}")],
             };
-            let name = if index == 0 { text } else { "" };
-            table.row(vec![without_links(name), format!("{published}"), here, noise, difference]);
+            let name = format!("{id}: {}", figure.what);
+            table.row(vec![name, figure.ratio.clone(), here, noise, difference]);
         }
     }
     let text = table.to_string();
@@ -322,30 +333,17 @@ pub fn run(options: &Options) -> io::Result<()> {
     if failed { Err(io::Error::other("not every row could be measured: the table says why")) } else { Ok(()) }
 }
 
-/// Returns the text and the figures of each row of README's table.
-fn published(readme: &str) -> io::Result<Vec<(&str, Vec<f64>)>> {
-    let unreadable = |line: &str| io::Error::other(format!("README.md: a row without figures: {line}"));
-    let lines = readme.lines().skip_while(|line| !line.starts_with("| what is compared | ratio |")).skip(2);
-    let rows = lines.take_while(|line| line.starts_with('|')).map(|line| {
-        let mut cells = line.trim_matches('|').split(" | ").map(str::trim);
-        let (text, ratios) = cells.next().zip(cells.next()).ok_or_else(|| unreadable(line))?;
-        let figures = ratios.split(['/', ';']).map(|ratio| ratio.trim().parse());
-        Ok((text, figures.collect::<Result<_, _>>().map_err(|_| unreadable(line))?))
-    });
-    rows.collect()
+fn published() -> io::Result<Vec<Published>> {
+    let file: Figures = toml::from_str(PUBLISHED).map_err(io::Error::other)?;
+    Ok(file.figure)
 }
 
-fn row_of(text: &str) -> io::Result<&'static Row> {
-    let unknown = || io::Error::other(format!("README.md: nothing measures the row {text:?}"));
-    ROWS.iter().find(|row| text.contains(row.words)).ok_or_else(unknown)
+fn figure_of<'a>(published: &'a [Published], id: &str) -> io::Result<&'a Published> {
+    published.iter().find(|figure| figure.id == id).ok_or_else(|| unreadable(id))
 }
 
-/// Returns text without the addresses of its links.
-fn without_links(text: &str) -> String {
-    let mut parts = text.split("](");
-    let first = parts.next().unwrap_or_default().to_owned();
-    let whole = parts.fold(first, |whole, part| whole + part.split_once(')').map_or(part, |(_, rest)| rest));
-    whole.replace('[', "")
+fn unreadable(id: &str) -> io::Error {
+    io::Error::other(format!("docs/figures.toml has no figure {id}"))
 }
 
 #[cfg(test)]
@@ -353,12 +351,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_of_the_readme_is_measured_by_one_of_ours() {
-        let rows = published(README).unwrap();
-        assert_eq!(rows.len(), ROWS.len());
-        for ((text, figures), row) in rows.iter().zip(ROWS) {
-            assert!(std::ptr::eq(row_of(text).unwrap(), row), "{text}");
-            assert!(!figures.is_empty());
+    fn each_figure_that_is_measured_was_published() {
+        let published = published().unwrap();
+        for id in ROWS.iter().flat_map(|row| row.ids) {
+            assert!(figure_of(&published, id).unwrap().ratio.parse::<f64>().is_ok(), "{id}");
         }
     }
 
@@ -369,10 +365,5 @@ mod tests {
         assert_eq!(figure.against(1.15), "within the noise");
         assert_eq!(figure.against(1.3), "lower here");
         assert_eq!(figure.against(0.7), "higher here");
-    }
-
-    #[test]
-    fn links_leave_their_words() {
-        assert_eq!(without_links("[a](b#c), [d e](f) g"), "a, d e g");
     }
 }

@@ -181,7 +181,8 @@ fn check_device(tally: &Tally, device: u64) -> io::Result<()> {
 async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result<(Tally, Written), Refused> {
     let pool = Pool::builder().capacity(64 << 20).build().map_err(io::Error::from)?;
     let writes = direction == Direction::Write;
-    let opened = OpenOptions::new().read(true).write(writes).direct(job.direct).route(route).open(&job.path);
+    let opened =
+        OpenOptions::new().read(true).write(writes).direct(job.direct).route(route).open_blocking(&job.path);
     let file = match opened {
         Err(error) if job.direct && error.kind() == io::ErrorKind::Unsupported => {
             return Err(Refused::Skipped(error.to_string()));

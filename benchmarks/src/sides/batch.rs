@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use ringfile::{AnyBuffer, Batch, Buffer, Done, File, OpenOptions, Pool, Route};
+use ringfile::{AnyBuffer, Batch, Buffer, Completion, File, OpenOptions, Pool, Route};
 
 use crate::allocations;
 use crate::data::{self, PAGE};
@@ -17,7 +17,7 @@ pub fn run(route: Route, job: &Job) -> io::Result<Tally> {
     let mut streams: Vec<Stream> = (0..job.depth).map(|task| window.stream(task)).collect();
     let mut reading = Vec::with_capacity(job.depth);
     loop {
-        let mut batch = Batch::with_capacity(job.depth).in_flight(job.in_flight.unwrap_or(job.depth));
+        let mut batch = Batch::with_capacity(job.depth).depth(job.in_flight.unwrap_or(job.depth));
         for (index, stream) in streams.iter_mut().enumerate() {
             if let Some(offset) = stream.next() {
                 batch.add(file.read_at(buffers.pop().ok_or_else(too_few)?, offset));
@@ -56,7 +56,7 @@ pub fn allocations(
     let mut seen = (0, 0);
     for _ in 0..=WARM {
         let start = allocations::everywhere();
-        let mut batch = Batch::with_capacity(reads).in_flight(in_flight);
+        let mut batch = Batch::with_capacity(reads).depth(in_flight);
         for (page, buffer) in buffers.drain(..).enumerate() {
             batch.add(file.read_at(buffer, (page * PAGE) as u64));
         }
@@ -76,12 +76,12 @@ pub fn allocations(
 
 fn open(path: &Path, direct: bool, route: Route, reads: usize) -> io::Result<(File, Vec<Buffer>)> {
     let pool = Pool::builder().capacity(64 << 20).build()?;
-    let file = OpenOptions::new().read(true).direct(direct).route(route).open(path)?;
+    let file = OpenOptions::new().read(true).direct(direct).route(route).open_blocking(path)?;
     let buffers = (0..reads).map(|_| pool.get(PAGE)).collect::<Result<Vec<_>, _>>()?;
     Ok((file, buffers))
 }
 
-fn buffer_of(done: Done) -> io::Result<Buffer> {
+fn buffer_of(done: Completion) -> io::Result<Buffer> {
     done.result?;
     done.buffer.and_then(AnyBuffer::into_pooled).ok_or_else(too_few)
 }

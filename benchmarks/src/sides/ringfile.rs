@@ -40,7 +40,7 @@ pub fn run(form: Form, job: &Job) -> io::Result<Tally> {
 async fn read_all(form: Form, job: &Job) -> io::Result<Tally> {
     let pool = Pool::builder().capacity(64 << 20).registered(form != Form::Normal).build()?;
     let route = if form == Form::Auto { Route::Auto } else { Route::Ring };
-    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
+    let file = OpenOptions::new().read(true).direct(job.direct).route(route).open_blocking(&job.path)?;
     let window = job.start();
     let mut tasks = Vec::with_capacity(job.depth);
     for task in 0..job.depth {

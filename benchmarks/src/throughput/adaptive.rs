@@ -191,7 +191,7 @@ fn measure(place: &Place, size: u64, row: &Row, side: Side) -> io::Result<Run> {
 pub(super) fn open(side: Side, job: &Job) -> io::Result<(File, Vec<Buffer>)> {
     let mut options = OpenOptions::new();
     options.read(true).adaptive(side == Side::Adaptive).direct(side == Side::Direct);
-    let file = options.open(&job.path)?;
+    let file = options.open_blocking(&job.path)?;
     if side == Side::Adaptive && !file.is_adaptive() {
         return Err(io::Error::other("this kernel or file system has no adaptive files"));
     }

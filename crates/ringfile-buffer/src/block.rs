@@ -7,11 +7,12 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
+use once_cell::race::OnceBox;
+
 use super::count::Count;
 use super::kernel::{Blocks, Linked, NUMBERS};
 use super::region::Region;
 use super::sync::AtomicU64;
-use crate::once::Value;
 
 /// What happens to a block when its last reference is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,21 @@ impl Block {
         }
     }
 
+    /// Adds so many references. The caller has one.
+    #[cold]
+    pub(super) fn add_refs(&self, count: u32) {
+        if self.kind() != BlockKind::Nobodys {
+            self.refs.add_many(count);
+        }
+    }
+
+    /// Drops so many references, which the caller has, and of which none is the last.
+    pub(super) fn drop_refs(&self, count: u32) {
+        if self.kind() != BlockKind::Nobodys {
+            self.refs.drop_many(count);
+        }
+    }
+
     /// Returns whether there are references besides the caller's. If not, all earlier accesses through others are
     /// visible.
     pub(super) fn is_shared(&self) -> bool {
@@ -160,12 +176,12 @@ impl Block {
 /// Returns the one header of all memory without a home. References to it are not counted: threads that use such memory
 /// do not write to a shared counter, and leaked parts cannot overflow it.
 pub(super) fn of_nobody() -> NonNull<Block> {
-    static BLOCK: Value<Block> = Value::new();
-    NonNull::from(BLOCK.get_or(|| {
+    static BLOCK: OnceBox<Block> = OnceBox::new();
+    NonNull::from(BLOCK.get_or_init(|| {
         let block = Block::new(ptr::null_mut(), 0);
         block.describe(BlockKind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
         block.refs.set_one();
-        block
+        Box::new(block)
     }))
 }
 

@@ -271,7 +271,23 @@ impl Buffer {
         assert!(at <= self.cap && len <= self.cap - at, "a part lies within the whole");
         self.header().add_ref();
         // SAFETY: the part has a reference of its own, and the right to its bytes by the caller's promise.
+        unsafe { self.part(at, len) }
+    }
+
+    /// Creates a buffer over a part of this one's capacity, which gets a reference that the caller has.
+    ///
+    /// # Safety
+    /// As [`share`](Self::share); the range lies within the capacity.
+    #[inline]
+    pub(super) unsafe fn part(&self, at: usize, len: usize) -> Buffer {
+        // SAFETY: by this function's contract.
         unsafe { Buffer::new(self.ptr.add(at), len, len, self.block) }
+    }
+
+    /// Returns whether both have references of one block.
+    #[inline]
+    pub(super) fn is_of_block(&self, other: &Buffer) -> bool {
+        self.block == other.block
     }
 
     /// Returns whether other buffers, or `Bytes`, refer to the same memory: parts of it, or shares. Always false for memory
@@ -312,6 +328,17 @@ impl Buffer {
         self.cap = self.widest();
     }
 
+    /// Appends bytes for which there is room.
+    ///
+    /// # Panics
+    /// If there is not.
+    #[inline]
+    pub(super) fn append(&mut self, data: &[u8]) {
+        // This checks that the new length is within the capacity.
+        self.spare_mut()[..data.len()].copy_from_slice(data);
+        self.len += data.len();
+    }
+
     /// Gives up the first `n` bytes of the content.
     pub(super) fn drop_front(&mut self, n: usize) {
         debug_assert!(n <= self.len);
@@ -345,6 +372,7 @@ impl Buffer {
     }
 
     /// Returns the bytes between the length and the capacity.
+    #[inline]
     pub(super) fn spare_mut(&mut self) -> &mut [u8] {
         // SAFETY: all of the capacity is ours and initialised.
         unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr().add(self.len), self.cap - self.len) }
@@ -394,10 +422,8 @@ impl fmt::Debug for Buffer {
 impl io::Write for Buffer {
     /// Appends as many bytes as fit; 0 if the buffer is full. Never grows the buffer.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let spare = self.spare_mut();
-        let n = data.len().min(spare.len());
-        spare[..n].copy_from_slice(&data[..n]);
-        self.len += n;
+        let n = data.len().min(self.cap - self.len);
+        self.append(&data[..n]);
         Ok(n)
     }
 

@@ -34,9 +34,21 @@ impl Count {
     /// Adds a reference; aborts the process if there are too many. The caller owns one, or keeps one from being dropped.
     #[inline]
     pub(crate) fn add(&self) {
-        if self.0.fetch_add(1, Ordering::Relaxed) & !FROZEN >= MOST {
+        self.add_many(1);
+    }
+
+    /// Adds so many references, few against [`MOST`]; otherwise as [`add`](Self::add).
+    #[inline]
+    pub(crate) fn add_many(&self, count: u32) {
+        if self.0.fetch_add(count, Ordering::Relaxed) & !FROZEN >= MOST {
             std::process::abort();
         }
+    }
+
+    /// Drops so many of the caller's references, who has one more.
+    #[inline]
+    pub(crate) fn drop_many(&self, count: u32) {
+        self.0.fetch_sub(count, Ordering::Release);
     }
 
     /// Drops the caller's reference. Returns true if it was the last; all accesses through others then happened before.

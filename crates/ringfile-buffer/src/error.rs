@@ -41,7 +41,7 @@ pub enum PoolError {
         /// The requested number of bytes.
         requested: usize,
     },
-    /// Huge pages were required and the system has too few free.
+    /// Huge pages were required, and the system has too few free, or gives this process no more.
     #[non_exhaustive]
     NoHugePages {
         /// Bytes that were to be mapped.
@@ -120,7 +120,7 @@ impl fmt::Display for PoolError {
             PoolError::NoHugePages { bytes, page, errno } => write!(
                 f,
                 "no huge pages for {bytes} bytes of pool memory: {}; reserve at least {} pages of {} KiB with `sysctl \
-                 vm.nr_hugepages=N`, or use HugePages::Auto",
+                 vm.nr_hugepages=N`, raise the limit of the process's control group (hugetlb), or use HugePages::Auto",
                 io::Error::from_raw_os_error(*errno),
                 bytes / page,
                 page >> 10

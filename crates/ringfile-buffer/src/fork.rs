@@ -14,9 +14,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
+use once_cell::race::OnceBox;
+
 #[cfg(target_os = "linux")]
 use crate::mapping::{HugePages, MapOptions, MappedMemory, page_size};
-use crate::once::Value;
 
 /// Used in place of a page if there is none.
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -24,7 +25,7 @@ static FALLBACK: AtomicU64 = AtomicU64::new(0);
 /// Returns the number of this process, or 0 in a new child.
 #[cfg(target_os = "linux")]
 fn page() -> &'static AtomicU64 {
-    static PAGE: Value<Option<MappedMemory>> = Value::new();
+    static PAGE: OnceBox<Option<MappedMemory>> = OnceBox::new();
     let map = || {
         let len = page_size();
         let wiped = MapOptions { align: len, huge_pages: HugePages::Never, dont_fork: true };
@@ -32,7 +33,9 @@ fn page() -> &'static AtomicU64 {
     };
     // SAFETY: the page was mapped readable and writable, and stays so as long as its owner, which is for ever. It is
     // used only as this atomic.
-    PAGE.get_or(map).as_ref().map_or(&FALLBACK, |page| unsafe { page.base().cast().as_ref() })
+    PAGE.get_or_init(|| Box::new(map()))
+        .as_ref()
+        .map_or(&FALLBACK, |page| unsafe { page.base().cast().as_ref() })
 }
 
 /// Returns the number of this process, or 0 in a new child.
@@ -90,11 +93,13 @@ pub type TakeLocks = fn() -> Box<dyn Any>;
 
 /// The function that takes the locks of pools and lent memory. Threads that hold one of these may take those of the
 /// driver.
-pub static MEMORY: Value<TakeLocks> = Value::new();
+pub static MEMORY: OnceBox<TakeLocks> = OnceBox::new();
 /// The function that takes the lock of the list of runtimes whose threads share a ring.
-pub static RUNTIMES: Value<TakeLocks> = Value::new();
+pub static RUNTIMES: OnceBox<TakeLocks> = OnceBox::new();
+/// The function that takes the lock of the queue of files to fill with zeros.
+pub static FILLER: OnceBox<TakeLocks> = OnceBox::new();
 /// The function that takes the locks of the driver.
-pub static DRIVER: Value<TakeLocks> = Value::new();
+pub static DRIVER: OnceBox<TakeLocks> = OnceBox::new();
 
 #[cfg(unix)]
 thread_local! {
@@ -104,9 +109,9 @@ thread_local! {
 /// Makes a thread that forks hold the locks of one of these functions from now on, so that the child finds them free
 /// and their state consistent. Every call for one of them passes the same function.
 #[inline]
-pub fn hold_over_forks(locks: &'static Value<TakeLocks>, hold: TakeLocks) {
+pub fn hold_over_forks(locks: &'static OnceBox<TakeLocks>, hold: TakeLocks) {
     if locks.get().is_none() {
-        locks.get_or(|| hold);
+        locks.get_or_init(|| Box::new(hold));
         heed_forks();
     }
 }
@@ -141,7 +146,7 @@ pub fn hold<T: 'static, U: 'static>(
 extern "C" fn before() {
     // A thread that is ending has no thread-local for the guards, so it takes no lock.
     let _ = HELD.try_with(|held| {
-        let holds = [&MEMORY, &RUNTIMES, &DRIVER].into_iter().filter_map(|locks| locks.get());
+        let holds = [&MEMORY, &RUNTIMES, &FILLER, &DRIVER].into_iter().filter_map(|locks| locks.get());
         held.replace(holds.map(|hold| hold()).collect());
     });
 }
@@ -155,4 +160,48 @@ extern "C" fn after() {
 extern "C" fn after_in_child() {
     FALLBACK.store(0, Ordering::Release);
     after();
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Barrier;
+
+    use once_cell::race::OnceBox;
+
+    #[test]
+    fn f38_a_child_does_not_wait_for_a_thread_that_it_lacks() {
+        static OUTER: OnceBox<u64> = OnceBox::new();
+        static VALUE: OnceBox<u64> = OnceBox::new();
+        let (found, finds) = std::sync::mpsc::channel();
+        let go_on = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let go_on = &go_on;
+            scope.spawn(move || {
+                OUTER.get_or_init(|| {
+                    VALUE.get_or_init(|| {
+                        found.send(()).unwrap();
+                        go_on.wait();
+                        Box::new(1)
+                    });
+                    Box::new(1)
+                })
+            });
+            finds.recv().unwrap();
+            // SAFETY: the child calls nothing that takes a lock: `Box` allocates, and glibc's allocator can after a fork.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends a child that waits, by a signal.
+                unsafe { libc::alarm(180) };
+                let sum = OUTER.get_or_init(|| Box::new(2)) + VALUE.get_or_init(|| Box::new(3));
+                // SAFETY: ends the child without running anything else.
+                unsafe { libc::_exit(sum as i32) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            go_on.wait();
+            assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 5));
+        });
+        assert_eq!((OUTER.get_or_init(|| Box::new(4)), VALUE.get_or_init(|| Box::new(4))), (&1, &1));
+    }
 }

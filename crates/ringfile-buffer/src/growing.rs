@@ -87,8 +87,7 @@ impl Buffer {
     #[inline]
     pub fn try_extend_from_slice(&mut self, data: &[u8]) -> Result<(), PoolError> {
         self.try_reserve(data.len())?;
-        self.spare_mut()[..data.len()].copy_from_slice(data);
-        self.set_len(self.len() + data.len());
+        self.append(data);
         Ok(())
     }
 
@@ -179,6 +178,7 @@ unsafe impl BufMut for Buffer {
         most - self.len()
     }
 
+    #[inline]
     unsafe fn advance_mut(&mut self, n: usize) {
         let room = self.capacity() - self.len();
         assert!(n <= room, "can't advance by {n} bytes: there is room for {room}");
@@ -193,6 +193,8 @@ unsafe impl BufMut for Buffer {
         UninitSlice::new(self.spare_mut())
     }
 
+    // Inlined, so that the compiler knows the length of a number.
+    #[inline]
     fn put_slice(&mut self, data: &[u8]) {
         self.extend_from_slice(data);
     }

@@ -5,20 +5,21 @@
 
 use std::ptr::NonNull;
 
+use once_cell::race::OnceBox;
+
 use super::block::{Block, BlockKind};
 use super::buffer::Buffer;
 use super::core::{Core, WhenFull};
 use super::lend::Lender;
 use super::pool::Pool;
 use super::region::Region;
-use crate::once::Value;
 
 /// Returns the pool of buffers that were made without one.
 fn common() -> &'static Pool {
-    static COMMON: Value<Pool> = Value::new();
-    COMMON.get_or(|| {
+    static COMMON: OnceBox<Pool> = OnceBox::new();
+    COMMON.get_or_init(|| {
         let builder = Pool::builder().capacity(64 << 20).registered(false);
-        builder.quiet(WhenFull::Outside { limit: usize::MAX })
+        Box::new(builder.quiet(WhenFull::Outside { limit: usize::MAX }))
     })
 }
 

@@ -57,13 +57,18 @@
 //! tokio-uring 0.5 (`tokio-uring-05`). Each feature needs the Rust version that its runtime needs.
 
 // Files import each other downwards only, and none imports this one. From the top: what users call (`pool`, `waiters`,
-// `growing`, `frozen`, `traits` and the buffers of other kinds); `slow` and `metrics`, which work under the lock; `home`, which
+// `growing`, `frozen`, `shares`, `traits` and the buffers of other kinds); `slow` and `metrics`, which work under the lock; `home`, which
 // returns a block to the pool's `core` or to the lender (`lend`); what the core's lock guards (`inner`, `queue`, `parts`);
-// `buffer`; `block`, `kernel` and `region`; and below these what knows nothing of memory (`once`, `panics`, `event`,
-// `blocking`), with `fork`, which needs a mapping.
+// `buffer`; `block`, `kernel` and `region`; and below these what knows nothing of memory (`panics`, `event`, `blocking`),
+// with `fork`, which needs a mapping.
 //
 // Invariants: each byte of a region is in one free extent or one block; mapped regions never add up to more than the
 // capacity; memory is unmapped only when nothing can refer to it.
+
+#[cfg(all(feature = "for-ringfile", not(all(target_os = "linux", target_pointer_width = "64"))))]
+compile_error!(
+    "ringfile needs 64-bit Linux: it is a layer over io_uring, and maps files and memory of any size"
+);
 
 mod block;
 mod blocking;
@@ -91,13 +96,13 @@ mod lend;
 mod locks;
 mod mapping;
 mod metrics;
-mod once;
 mod panics;
 mod parts;
 mod pool;
 mod queue;
 mod region;
 mod regions;
+mod shares;
 mod slow;
 mod sync;
 #[cfg(test)]
@@ -114,6 +119,7 @@ pub use self::lend::{RegisteredMemory, StableMemory};
 pub use self::mapping::HugePages;
 pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
+pub use self::shares::Shares;
 pub use self::waiters::GetBuffer;
 
 /// What the crate `ringfile` needs of a pool's memory, and shares with this crate. Not for users: it changes without notice,
@@ -147,10 +153,6 @@ pub mod internal {
     /// Detects forked children, and holds locks over forks.
     pub mod fork {
         pub use crate::fork::*;
-    }
-    /// Values that are computed once.
-    pub mod once {
-        pub use crate::once::*;
     }
     /// Ends panics of user code.
     pub mod panics {

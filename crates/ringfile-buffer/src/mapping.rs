@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 
 #[cfg(target_os = "linux")]
 mod linux;
+mod options;
 #[cfg(not(target_os = "linux"))]
 mod portable;
 
@@ -16,33 +17,11 @@ mod portable;
 use linux as system;
 #[cfg(target_os = "linux")]
 pub use linux::meminfo;
+pub use options::HugePages;
+pub(crate) use options::MapOptions;
 #[cfg(not(target_os = "linux"))]
 use portable as system;
 pub use system::page_size;
-
-/// Selects the page sizes of a pool's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HugePages {
-    /// Huge pages if the system provides them transparently, otherwise ordinary pages.
-    #[default]
-    Auto,
-    /// Ordinary pages only. There are more TLB misses, but sparsely used pools waste no memory.
-    Never,
-    /// Huge pages that the administrator has reserved (`vm.nr_hugepages`), or an error.
-    Require,
-}
-
-/// How to map memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MapOptions {
-    /// The least alignment of the mapping, a power of two.
-    pub align: usize,
-    /// The page sizes.
-    pub huge_pages: HugePages,
-    /// Whether forked children see zeros.
-    pub dont_fork: bool,
-}
 
 impl MapOptions {
     /// Returns what this system cannot do of it.
@@ -52,10 +31,7 @@ impl MapOptions {
 
     /// Mappings are multiples of this.
     pub(crate) fn granule(&self) -> usize {
-        match self.huge_pages {
-            HugePages::Require => system::reserved_huge_page(),
-            _ => page_size(),
-        }
+        system::granule(self)
     }
 }
 

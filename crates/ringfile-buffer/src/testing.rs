@@ -6,11 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// Creates a generator seeded with `RINGFILE_SEED`, or the time; a failing test prints the seed.
+    /// Creates a generator seeded with `RINGFILE_TEST_SEED`, or the time; a failing test prints the seed.
     pub(crate) fn new() -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
-        let seed = std::env::var("RINGFILE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
-        println!("RINGFILE_SEED={seed}");
+        let seed =
+            std::env::var("RINGFILE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+        println!("RINGFILE_TEST_SEED={seed}");
         Rng(seed | 1)
     }
 

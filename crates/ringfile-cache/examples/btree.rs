@@ -55,7 +55,7 @@ fn main() -> io::Result<()> {
     let path = folder.path().join("btree.bin");
     let (root, height) = build(BufWriter::new(std::fs::File::create(&path)?))?;
     let cache = Cache::new(root as usize * PAGE / 2)?; // half of the tree fits
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path)?;
+    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
     let tree = cache.open(file, PAGE)?;
     let mut random = 1_u64;
     for _ in 0..LOOK_UPS {

@@ -1,88 +1,17 @@
-//! A cache: its settings, and what its files share.
+//! A cache: its settings, and what a program asks of it.
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::Waker;
+use std::sync::Arc;
 
-use ringfile::{File, HugePages};
+use ringfile::File;
+use ringfile::buf::HugePages;
 
-use crate::core::Core;
 use crate::counts::Metrics;
 use crate::error::invalid;
-use crate::file::{CachedFile, FileInner};
-use crate::lock;
-use crate::memory::Memory;
+use crate::memory::{LARGEST_PAGE, Memory, SMALLEST_PAGE};
 use crate::pressure;
-use crate::threads;
-use crate::wake::wake_all;
-
-const SMALLEST_PAGE: usize = 4096;
-const LARGEST_PAGE: usize = 2 << 20;
-
-/// What a read does that needs memory while all pages are in use: pinned, or being read or written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum WhenPinned {
-    /// It waits until a page is dropped. Tasks that wait while they hold pages, also those that
-    /// [`read_many`](CachedFile::read_many) has got so far, may wait for each other for ever.
-    #[default]
-    Wait,
-    /// It fails with [`OutOfMemory`](io::ErrorKind::OutOfMemory).
-    Fail,
-}
-
-/// What the files of a cache share.
-pub(crate) struct Shared {
-    core: Mutex<Core>,
-    pub(crate) when_pinned: WhenPinned,
-    /// The budget that was set last, which the one in force is below while the kernel reports that memory is short.
-    wanted: AtomicUsize,
-    files: Mutex<Files>,
-}
-
-/// The files that are open, and the counts of those that were.
-#[derive(Default)]
-struct Files {
-    open: Vec<Weak<FileInner>>,
-    ended: Metrics,
-}
-
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        lock(&self.core)
-    }
-
-    /// Keeps the counts of a file whose last handle was dropped.
-    pub(crate) fn end_file(&self, file: &Arc<FileInner>) {
-        let mut files = lock(&self.files);
-        files.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(file)));
-        file.counts.add_to(&mut files.ended);
-    }
-
-    pub(crate) fn wanted_budget(&self) -> usize {
-        self.wanted.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_budget(&self, bytes: usize) -> io::Result<()> {
-        check_budget(bytes)?;
-        let mut core = self.lock();
-        let set = core.set_budget(bytes);
-        let starved = core.take_starved();
-        drop(core);
-        wake_all(starved.into_iter());
-        Ok(set?)
-    }
-}
-
-impl threads::Listener for Shared {
-    fn holds_are_free(&self) -> Vec<Waker> {
-        let mut core = self.lock();
-        core.holds_are_free();
-        core.take_starved()
-    }
-}
+use crate::shared::{CachedFile, Shared, WhenPinned};
 
 /// A budget of memory for pages of files.
 ///
@@ -105,7 +34,7 @@ impl threads::Listener for Shared {
 /// use ringfile_cache::Cache;
 ///
 /// let cache = Cache::new(256 << 20)?;
-/// let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path)?;
+/// let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
 /// let pages = cache.open(file, 8192)?;
 /// let sum: u64 = block_on(async {
 ///     let mut sum = 0;
@@ -142,7 +71,8 @@ impl CacheBuilder {
     }
 
     /// Sets which page sizes of the machine the memory has, as
-    /// [`PoolBuilder::huge_pages`](ringfile::PoolBuilder::huge_pages).
+    /// [`PoolBuilder::huge_pages`](ringfile::buf::PoolBuilder::huge_pages). With [`HugePages::Require`], all of the memory is taken
+    /// by [`build`](Self::build) and [`Cache::set_budget`], which fail if there are too few pages.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
@@ -152,8 +82,8 @@ impl CacheBuilder {
     ///
     /// A thread waits for the kernel's reports (pressure stall information: of the process's control group if that is
     /// of version 2, otherwise of the machine; if the group is removed, of the one that the process has moved to). At
-    /// each it lowers the budget by an eighth, down to an eighth of what was set here or by [`Cache::set_budget`].
-    /// After ten seconds without one it raises it by a sixteenth, up to what was set.
+    /// each it lowers the budget by an eighth, down to an eighth of what was set here or by [`Cache::set_budget`], or one
+    /// page of 4 KiB. After ten seconds without one it raises it by a sixteenth, up to what was set.
     pub fn pressure(mut self, pressure: bool) -> Self {
         self.pressure = pressure;
         self
@@ -167,12 +97,7 @@ impl CacheBuilder {
     pub fn build(self) -> io::Result<Cache> {
         check_budget(self.budget)?;
         let memory = Memory::new(self.budget, self.huge_pages)?;
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
-            core: Mutex::new(Core::new(memory, Weak::clone(shared) as _)),
-            when_pinned: self.when_pinned,
-            wanted: AtomicUsize::new(self.budget),
-            files: Mutex::default(),
-        });
+        let shared = Shared::new(memory, self.when_pinned);
         if self.pressure {
             pressure::watch(&shared)?;
         }
@@ -232,12 +157,10 @@ impl Cache {
                 "a page of {page_size} bytes: direct I/O on this file needs multiples of {aligned}"
             )));
         }
-        let pages = CachedFile::new(&self.shared, file, page_size);
-        lock(&self.shared.files).open.push(Arc::downgrade(pages.inner()));
-        Ok(pages)
+        Ok(CachedFile::new(&self.shared, file, page_size))
     }
 
-    /// Returns the budget in bytes.
+    /// Returns the budget that is in force, in bytes: what was set, or less under [pressure](CacheBuilder::pressure).
     #[must_use]
     pub fn budget(&self) -> usize {
         self.shared.lock().memory.budget()
@@ -250,21 +173,15 @@ impl Cache {
     /// # Errors
     /// `InvalidInput` if it is below one page of 4 KiB.
     pub fn set_budget(&self, bytes: usize) -> io::Result<()> {
-        self.shared.set_budget(bytes)?;
-        self.shared.wanted.store(bytes, Ordering::Relaxed);
+        check_budget(bytes)?;
+        self.shared.change_budget(|budget| budget.set(bytes))?;
         Ok(())
     }
 
     /// Returns the counters of all files, also of those that were dropped. Looks at every page, under the cache's lock.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let (pinned, bytes) = self.shared.lock().count(None);
-        let files = lock(&self.shared.files);
-        let mut metrics = Metrics { pinned, bytes, ..files.ended };
-        let open: Vec<_> = files.open.iter().filter_map(Weak::upgrade).collect();
-        open.iter().for_each(|file| file.counts.add_to(&mut metrics));
-        drop(files);
-        metrics
+        self.shared.metrics()
     }
 }
 

@@ -8,8 +8,11 @@
 //! stands in a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot
 //! whose page has gone stays in its queue until it is reached there. A frame that was pinned when it left its word is
 //! in `detached` until the last pin is gone, and the file that the pins refer to with it; one that was not is in
-//! `leaving` until the threads were looked at, which may hold it. Nothing here calls a waker, or drops a `Page`. The
-//! caller keeps the cache alive, so that a file that ends here does not end the lock.
+//! `leaving` until the threads were looked at, which may hold it. Nothing here calls a waker, drops a `Page`, or the
+//! last reference to a file's record: one that ends here is in `ended` until the lock is released. The caller keeps the
+//! cache alive, so that such a record does not end the lock.
+
+mod evict;
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -19,12 +22,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use crate::file::FileInner;
-use crate::holds::Held;
-use crate::memory::{Frame, Memory};
+use crate::budget::Budget;
+use crate::inner::FileInner;
+use crate::memory::{Frame, Memory, SMALLEST_PAGE};
 use crate::pending::Pending;
-use crate::threads::{self, Listener};
-use crate::word::{Evicted, Key, Taken, Word, since};
+use crate::threads::{self, FrameOwner};
+use crate::word::{Key, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
 const SMALL: usize = 20;
@@ -38,11 +41,11 @@ pub(crate) struct Slot {
     pub(crate) page: u64,
     pub(crate) frame: Option<Frame>,
     pub(crate) pending: Option<Arc<Pending>>,
-    place: Place,
+    place: QueuePlace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum QueuePlace {
     /// In no queue yet; the queue that it goes to.
     Nowhere(Queue),
     In(Queue),
@@ -64,8 +67,9 @@ struct Detached {
 /// See the top of this file.
 pub(crate) struct Core {
     pub(crate) memory: Memory,
+    budget: Budget,
     /// What is told when threads have freed their holds: the cache.
-    listener: Weak<dyn Listener>,
+    listener: Weak<dyn FrameOwner>,
     slots: Vec<Slot>,
     /// Slots that can be used again.
     free: Vec<u32>,
@@ -80,19 +84,22 @@ pub(crate) struct Core {
     leaving: Vec<Detached>,
     /// By the frame's address: frames that have left their words and are in use.
     detached: HashMap<NonZeroUsize, Detached>,
-    /// Who waits for a frame.
+    /// The records of files that have ended under the lock. `Locked` drops them without it.
+    pub(crate) ended: Vec<FileInner>,
+    /// Who waits for a frame, or for the turn.
     starved: Vec<Waker>,
-    /// One of those who wait for several frames at once keeps what he has while he waits; the others wait for his turn
-    /// to end. Otherwise they would wait for each other.
-    has_turn: bool,
-    turn_waiters: Vec<Waker>,
+    /// The number of the one of those who wait for several frames that keeps what it has meanwhile; 0 if there is none.
+    turn: u64,
+    /// How many turns there were.
+    turns: u64,
     /// Frames that are to be given back are still in use.
     owes_memory: bool,
 }
 
 impl Core {
-    pub(crate) fn new(memory: Memory, listener: Weak<dyn Listener>) -> Self {
+    pub(crate) fn new(memory: Memory, listener: Weak<dyn FrameOwner>) -> Self {
         Self {
+            budget: Budget::new(memory.budget()),
             memory,
             listener,
             slots: Vec::new(),
@@ -104,9 +111,10 @@ impl Core {
             ticks: 0,
             leaving: Vec::new(),
             detached: HashMap::new(),
+            ended: Vec::new(),
             starved: Vec::new(),
-            has_turn: false,
-            turn_waiters: Vec::new(),
+            turn: 0,
+            turns: 0,
             owes_memory: false,
         }
     }
@@ -118,16 +126,21 @@ impl Core {
         &mut self.slots[number as usize]
     }
 
-    /// Makes a slot for a page that becomes busy and is not loaded.
-    pub(crate) fn add_slot(&mut self, file: &Arc<FileInner>, page: u64, pending: Arc<Pending>) {
+    /// Makes a page busy with a read or write.
+    pub(crate) fn make_busy(&mut self, file: &Arc<FileInner>, page: u64, pending: Arc<Pending>) {
         let (word, its_slot) = file.entry(page);
+        word.set_busy();
+        if word.is_loaded() {
+            self.slot(file, page).pending = Some(pending);
+            return;
+        }
         let queue = if self.comes_back(word.tick(), file.page_size) { Queue::Main } else { Queue::Small };
         let slot = Slot {
             file: Some(Arc::clone(file)),
             page,
             frame: None,
             pending: Some(pending),
-            place: Place::Nowhere(queue),
+            place: QueuePlace::Nowhere(queue),
         };
         let number = match self.free.pop() {
             Some(number) => {
@@ -140,7 +153,6 @@ impl Core {
             }
         };
         its_slot.store(number, Ordering::Relaxed);
-        word.set_busy();
     }
 
     /// Returns whether a page that was evicted at that tick comes back before the main queue would have forgotten it.
@@ -153,8 +165,8 @@ impl Core {
     /// Puts the slot into the queue that it was meant for.
     fn enqueue(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
-        if let Place::Nowhere(queue) = slot.place {
-            slot.place = Place::In(queue);
+        if let QueuePlace::Nowhere(queue) = slot.place {
+            slot.place = QueuePlace::In(queue);
             self.push(number, queue);
         }
     }
@@ -177,11 +189,11 @@ impl Core {
     fn end_slot(&mut self, number: u32) {
         let size = self.size_of(number);
         let slot = &mut self.slots[number as usize];
-        slot.file = None;
+        let file = slot.file.take();
         slot.pending = None;
         match slot.place {
-            Place::Nowhere(_) => self.free.push(number),
-            Place::In(queue) => {
+            QueuePlace::Nowhere(_) => self.free.push(number),
+            QueuePlace::In(queue) => {
                 if queue == Queue::Small {
                     self.small_bytes -= size;
                 }
@@ -189,6 +201,12 @@ impl Core {
                 self.sweep();
             }
         }
+        file.into_iter().for_each(|file| self.let_go(file));
+    }
+
+    /// Lets go of a file's record. If that was the last reference, keeps the record until the lock is released.
+    fn let_go(&mut self, file: Arc<FileInner>) {
+        self.ended.extend(Arc::into_inner(file));
     }
 
     /// Frees the slots of pages that have gone, once most are.
@@ -209,118 +227,26 @@ impl Core {
         self.gone = 0;
     }
 
-    // ---- Frames ----
+    // ---- Frames (`evict.rs` has where they come from) ----
 
-    /// Returns a frame of `size` bytes: a new one, or that of an evicted page. `None` if every page is in use; then
-    /// those that end their use wake who waits.
-    pub(crate) fn get_frame(&mut self, size: usize) -> Option<Frame> {
-        loop {
-            if let Some(frame) = self.memory.get(size) {
-                return Some(frame);
-            }
-            if !self.settle() && !self.evict() && !self.want_any() {
-                return None;
-            }
-        }
+    /// Takes the frame from a slot.
+    fn take_frame(&mut self, number: u32) -> Option<Frame> {
+        let frame = self.slots[number as usize].frame.take();
+        frame.inspect(|frame| frame.note_slot(None))
     }
 
-    /// Evicts some pages, since looking at what threads hold takes long. Returns false if all are in use.
-    fn evict(&mut self) -> bool {
-        let most = ((self.small.len() + self.main.len()) / 64).clamp(1, MOST_AT_ONCE);
-        let held = threads::held();
-        let mut out = Vec::with_capacity(most);
-        while out.len() < most
-            && let Some(found) = self.take_out(&held)
-        {
-            out.push(found);
-        }
-        if out.is_empty() {
-            return false;
-        }
-        let held = threads::held_for_good();
-        for (number, is_short) in out {
-            let size = self.size_of(number);
-            let slot = &mut self.slots[number as usize];
-            let (Some(file), Some(frame)) = (slot.file.take(), slot.frame.take()) else { continue };
-            let start = start_of(&frame);
-            if held.has(start) {
-                // A thread has found it meanwhile.
-                file.word(slot.page).publish(start, is_short, 0);
-                (slot.file, slot.frame, slot.place) = (Some(file), Some(frame), Place::In(Queue::Main));
-                self.push(number, Queue::Main);
-                continue;
-            }
-            self.free.push(number);
-            self.memory.put(frame, size);
-            file.counts.evicted();
-        }
-        true
-    }
-
-    /// Takes the frame of one page that is to be evicted out of its word, and the page out of its queue. Returns the
-    /// number of its slot, and whether it is short.
-    fn take_out(&mut self, held: &Held) -> Option<(u32, bool)> {
-        // How many pages of each queue were found in use since the last that was not.
-        let (mut small_in_use, mut main_in_use) = (0, 0);
-        loop {
-            let (has_small, has_main) = (small_in_use < self.small.len(), main_in_use < self.main.len());
-            let is_small = has_small && (!has_main || self.small_bytes > self.memory.budget() / SMALL);
-            let (queue, in_use) = match is_small {
-                true => (Queue::Small, &mut small_in_use),
-                false if has_main => (Queue::Main, &mut main_in_use),
-                false => return None,
-            };
-            let number = match queue {
-                Queue::Small => self.small.pop_front(),
-                Queue::Main => self.main.pop_front(),
-            }?;
-            let size = self.size_of(number);
-            let tick = if queue == Queue::Small { self.ticks + 1 } else { 0 };
-            let slot = &mut self.slots[number as usize];
-            let Some(file) = &slot.file else {
-                self.gone -= 1;
-                self.free.push(number);
-                continue;
-            };
-            if queue == Queue::Small {
-                self.small_bytes -= size;
-            }
-            let word = file.word(slot.page);
-            let is_held = slot.frame.as_ref().is_some_and(|frame| held.has(start_of(frame)));
-            match if is_held { Evicted::InUse } else { word.evict(tick) } {
-                Evicted::Done { is_short } => {
-                    self.ticks += u64::from(queue == Queue::Small);
-                    return Some((number, is_short));
-                }
-                Evicted::Visited => {
-                    if queue == Queue::Small {
-                        word.clear_visits();
-                    }
-                    slot.place = Place::In(Queue::Main);
-                    self.push(number, Queue::Main);
-                    main_in_use = 0;
-                }
-                Evicted::InUse => {
-                    *in_use += 1;
-                    self.push(number, queue);
-                }
-            }
-        }
-    }
-
-    /// Asks whoever uses a page to tell when he ends. Returns whether a page is not in use after all.
-    fn want_any(&self) -> bool {
-        let held = threads::ask(&self.listener, |_| true);
-        self.slots.iter().any(|slot| {
-            let (Some(file), Some(frame)) = (&slot.file, &slot.frame) else { return false };
-            let word = file.word(slot.page);
-            word.is_loaded() && !word.is_busy() && !word.want() && !held.has(start_of(frame))
-        })
+    /// Gives a frame to a slot.
+    fn put_frame(&mut self, number: u32, frame: Frame) {
+        frame.note_slot(Some(number));
+        self.slots[number as usize].frame = Some(frame);
     }
 
     /// Notes who waits for a frame, if there is one who is not known.
     pub(crate) fn wait_for_frame(&mut self, waker: &mut Option<Waker>) {
-        note(&mut self.starved, waker);
+        let is_known = |waker: &Waker| self.starved.iter().any(|known| known.will_wake(waker));
+        if !waker.as_ref().is_none_or(is_known) {
+            self.starved.extend(waker.take());
+        }
     }
 
     /// Returns who waits for a frame. He is woken, without the lock, and tries again.
@@ -328,20 +254,23 @@ impl Core {
         std::mem::take(&mut self.starved)
     }
 
-    /// Takes the turn if it is free, or has the waker called when it is.
-    pub(crate) fn take_turn(&mut self, waker: &mut Option<Waker>) -> bool {
-        if !self.has_turn {
-            self.has_turn = true;
-            return true;
+    /// Takes the turn if it is free, and returns its number: see [`Turn`](crate::turn::Turn).
+    pub(crate) fn take_turn(&mut self) -> Option<u64> {
+        if self.turn != 0 {
+            return None;
         }
-        note(&mut self.turn_waiters, waker);
-        false
+        self.turns += 1;
+        self.turn = self.turns;
+        Some(self.turn)
     }
 
-    /// Ends the turn, and returns who waits for it.
-    pub(crate) fn end_turn(&mut self) -> Vec<Waker> {
-        self.has_turn = false;
-        std::mem::take(&mut self.turn_waiters)
+    /// Ends the turn of this number, and returns who may wait for it.
+    pub(crate) fn end_turn(&mut self, number: u64) -> Vec<Waker> {
+        if self.turn != number {
+            return Vec::new();
+        }
+        self.turn = 0;
+        self.take_starved()
     }
 
     // ---- What becomes of a page ----
@@ -349,9 +278,9 @@ impl Core {
     /// Puts a frame with the page's content into the word of a busy page, pinned `pins` times, and ends its being busy.
     /// If it may not stay, the frame is detached at once, with those pins.
     pub(crate) fn publish(&mut self, file: &Arc<FileInner>, page: u64, frame: Frame, how: Publish) {
-        let start = start_of(&frame);
+        let start = frame.start();
         let is_above = self.memory.used() > self.memory.budget();
-        let stays = how.stays && !is_above && !self.memory.is_given_up(frame.segment);
+        let stays = how.stays && !is_above && !frame.piece.is_given_up();
         if !stays {
             self.forget(file, page);
             return self.detach(file, frame, Taken { frame: start, pins: how.pins });
@@ -359,9 +288,9 @@ impl Core {
         let (word, its_slot) = file.entry(page);
         let number = its_slot.load(Ordering::Relaxed);
         let old = word.publish(start, how.is_short, how.pins);
-        let slot = &mut self.slots[number as usize];
-        slot.pending = None;
-        let old_frame = slot.frame.replace(frame);
+        self.slots[number as usize].pending = None;
+        let old_frame = self.take_frame(number);
+        self.put_frame(number, frame);
         self.enqueue(number);
         if let (Some(taken), Some(old)) = (old, old_frame) {
             self.detach(file, old, taken);
@@ -381,8 +310,9 @@ impl Core {
 
     /// Takes the frame of a page out of the cache if it is loaded. If it is busy, it stays so.
     pub(crate) fn forget_old(&mut self, file: &Arc<FileInner>, page: u64) {
-        let taken = file.word(page).take();
-        let frame = self.slot(file, page).frame.take();
+        let (word, its_slot) = file.entry(page);
+        let taken = word.take();
+        let frame = self.take_frame(its_slot.load(Ordering::Relaxed));
         if let (Some(taken), Some(frame)) = (taken, frame) {
             self.detach(file, frame, taken);
         }
@@ -405,17 +335,18 @@ impl Core {
             return false;
         }
         let mut held = threads::held_for_good();
-        if leaving.iter().any(|detached| held.has(start_of(&detached.frame))) {
-            let is_leaving = |key| leaving.iter().any(|detached| Key::of(start_of(&detached.frame)) == key);
+        if leaving.iter().any(|detached| held.has(detached.frame.start())) {
+            let is_leaving = |key| leaving.iter().any(|detached| Key::of(detached.frame.start()) == key);
             held = threads::ask(&self.listener, is_leaving);
         }
         let used = self.memory.used();
         for detached in leaving {
-            let start = start_of(&detached.frame);
+            let start = detached.frame.start();
             if held.has(start) {
                 self.detached.insert(start.addr(), detached);
             } else {
                 self.memory.put(detached.frame, detached.size);
+                self.let_go(detached.file);
             }
         }
         self.memory.used() < used
@@ -463,8 +394,10 @@ impl Core {
     pub(crate) fn forget_all(&mut self, matches: impl Fn(&Arc<FileInner>, u64) -> bool) {
         for number in 0..self.slots.len() {
             let slot = &self.slots[number];
-            let Some(file) = slot.file.clone().filter(|file| matches(file, slot.page)) else { continue };
-            self.forget_one(&file, slot.page);
+            let page = slot.page;
+            let Some(file) = slot.file.as_ref().filter(|file| matches(file, page)).cloned() else { continue };
+            self.forget_one(&file, page);
+            self.let_go(file);
         }
         self.settle();
     }
@@ -482,11 +415,22 @@ impl Core {
         }
     }
 
-    /// Changes the budget, and evicts what is above it and not in use.
-    pub(crate) fn set_budget(&mut self, budget: usize) -> ringfile::Result<()> {
-        self.memory.set_budget(budget)?;
-        self.give_back();
-        Ok(())
+    /// Changes the budget, and evicts what is above it and not in use. Returns the one that is in force if it is another
+    /// one.
+    pub(crate) fn change_budget(
+        &mut self,
+        change: impl FnOnce(&mut Budget),
+    ) -> ringfile::Result<Option<usize>> {
+        let mut budget = self.budget;
+        change(&mut budget);
+        let next = budget.in_force();
+        let is_another = next != self.memory.budget();
+        if is_another {
+            self.memory.set_budget(next)?;
+            self.give_back();
+        }
+        self.budget = budget;
+        Ok(is_another.then_some(next))
     }
 
     /// Evicts the pages in segments that were given up, and others that are above the budget.
@@ -494,20 +438,19 @@ impl Core {
         self.owes_memory = false;
         for number in 0..self.slots.len() {
             let slot = &self.slots[number];
-            let given_up = |frame: &Frame| self.memory.is_given_up(frame.segment);
-            let (Some(file), true) = (slot.file.clone(), slot.frame.as_ref().is_some_and(given_up)) else {
-                continue;
-            };
+            let is_given_up = slot.frame.as_ref().is_some_and(|frame| frame.piece.is_given_up());
+            let Some(file) = slot.file.as_ref().filter(|_| is_given_up).cloned() else { continue };
             let page = slot.page;
             // What is busy does not stay when it ends.
             if !file.word(page).is_busy() {
                 file.counts.evicted();
                 self.forget(&file, page);
             }
+            self.let_go(file);
         }
         self.settle();
         while self.memory.used() > self.memory.budget() {
-            if !self.evict() && !self.want_any() {
+            if !self.evict(SMALLEST_PAGE, false) && !self.evict(SMALLEST_PAGE, true) {
                 self.owes_memory = true;
                 return;
             }
@@ -521,22 +464,14 @@ impl Core {
         let slots = self.slots.iter().filter_map(|slot| {
             let file = slot.file.as_ref().filter(|of| is_of(of))?;
             let frame = slot.frame.as_ref()?;
-            let is_pinned = file.word(slot.page).is_pinned() || held.has(start_of(frame));
+            let is_pinned = file.word(slot.page).is_pinned() || held.has(frame.start());
             Some((is_pinned, file.page_size))
         });
         let left = self.detached.values().chain(&self.leaving).filter(|left| is_of(&left.file));
-        let left = left.map(|left| (left.pins > 0 || held.has(start_of(&left.frame)), left.size));
+        let left = left.map(|left| (left.pins > 0 || held.has(left.frame.start()), left.size));
         slots.chain(left).fold((0, 0), |(pinned, bytes), (is_pinned, size)| {
             (pinned + usize::from(is_pinned), bytes + size)
         })
-    }
-}
-
-/// Adds a waker to a list, unless it is in it.
-fn note(list: &mut Vec<Waker>, waker: &mut Option<Waker>) {
-    let is_known = |waker: &Waker| list.iter().any(|known| known.will_wake(waker));
-    if !waker.as_ref().is_none_or(is_known) {
-        list.extend(waker.take());
     }
 }
 
@@ -549,23 +484,18 @@ pub(crate) struct Publish {
     pub(crate) stays: bool,
 }
 
-/// Returns where a frame's bytes begin.
-pub(crate) fn start_of(frame: &Frame) -> NonNull<u8> {
-    NonNull::new(frame.buffer.as_ptr().cast_mut()).unwrap_or(NonNull::dangling())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Weak;
 
     use super::Core;
     use crate::memory::Memory;
-    use ringfile::HugePages;
+    use ringfile::buf::HugePages;
 
     #[test]
     fn a_page_comes_back_also_when_more_were_evicted_than_a_word_can_count() -> ringfile::Result<()> {
         let mut core =
-            Core::new(Memory::new(100 * 4096, HugePages::default())?, Weak::<crate::cache::Shared>::new());
+            Core::new(Memory::new(100 * 4096, HugePages::default())?, Weak::<crate::shared::Shared>::new());
         for ticks in [50, (1 << 36) + 50, (5 << 36) + 3] {
             core.ticks = ticks;
             let in_word = |tick: u64| tick % (1 << 36);

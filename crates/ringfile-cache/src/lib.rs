@@ -13,7 +13,7 @@
 //! use ringfile_cache::Cache;
 //!
 //! let cache = Cache::new(256 << 20)?; // at most 256 MiB, for all files together
-//! let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path)?;
+//! let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
 //! let pages = cache.open(file, 4096)?;
 //! ringfile::block_on(async {
 //!     let page = match pages.get(42) {
@@ -49,36 +49,37 @@
 //! threads, says the documentation of the crate `ringfile`. A page that was being read at the fork is never there in
 //! the child: its read ends in the parent, so do not wait for it.
 
-// Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`,
-// which is what the lock guards; `memory`, `table`, `counts`; `threads`, `holds`, `word`; and `sync`, `wake`, `error`.
-// Except that `core`, `pending` and `page` know the file's record, since pages and reads belong to one.
+// Files import each other downwards only: `cache`, `read` and `file` (what users call); `transfer`, which fills frames; `shared`,
+// which has the lock; `core`, which is what the lock guards; `pending` and `page`; `inner`, what is kept of a file;
+// `budget`, `memory`, `table`, `counts`; `threads`, `holds`, `word`; and `background`, `sync`, `wake`, `error`.
 
+mod background;
+mod budget;
 mod cache;
 mod core;
 mod counts;
 mod error;
 mod file;
 mod holds;
+mod inner;
 mod memory;
 mod page;
 mod pending;
 mod pressure;
 mod read;
+mod shared;
 mod sync;
 mod table;
 mod threads;
+mod transfer;
+mod turn;
 mod wake;
 mod word;
 
-pub use cache::{Cache, CacheBuilder, WhenPinned};
+pub use cache::{Cache, CacheBuilder};
 pub use counts::Metrics;
-pub use file::CachedFile;
+pub use file::CachedPages;
 pub use page::Page;
 pub use read::Read;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks. A panic under a lock of this crate leaves nothing half done that safe code could break memory with.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub use shared::CachedFile;
+pub use shared::WhenPinned;

@@ -14,10 +14,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ringfile::Buffer;
 
-use crate::file::FileInner;
+use crate::inner::FileInner;
 use crate::table::owner_of;
 use crate::threads::{self, Place, Released};
-use crate::wake::wake_all;
 use crate::word::Unpinned;
 
 /// A page of a [`CachedFile`](crate::CachedFile): its bytes, which do not change, and whose memory is not used for
@@ -36,7 +35,7 @@ use crate::word::Unpinned;
 /// # let path = folder.path().join("table");
 /// # std::fs::write(&path, [7; 5000])?;
 /// use ringfile_cache::Cache;
-/// let pages = Cache::new(1 << 20)?.open(ringfile::File::open(path)?, 4096)?;
+/// let pages = Cache::new(1 << 20)?.open(ringfile::File::open_blocking(path)?, 4096)?;
 /// let last = ringfile::block_on(pages.read(1))?;
 /// assert_eq!(last.len(), 5000 - 4096);
 /// let bytes = bytes::Bytes::from(last); // without a copy
@@ -49,6 +48,23 @@ pub struct Page {
     /// that goes through memory holds the processor up until it is there.
     packed: NonZeroU64,
     place: Place,
+}
+
+impl FileInner {
+    /// Returns the page if it is in memory.
+    #[inline(always)]
+    pub(crate) fn get(&self, page: u64) -> Option<Page> {
+        let word = self.table.word(page)?;
+        let (pinned, place, number) = threads::pin(word)?;
+        self.counts.hit(number);
+        let len = match pinned.is_short {
+            false => self.page_size,
+            // SAFETY: it is short, and pinned.
+            true => unsafe { noted_length(pinned.frame, self.page_size) },
+        };
+        // SAFETY: the pin is for this.
+        Some(unsafe { Page::new(pinned.frame, len, place) })
+    }
 }
 
 /// The length goes where no address of a frame has bits: its lowest 12 bits there too, the others above.
@@ -136,13 +152,10 @@ unsafe fn unpin_slowly(place: Place, frame: NonNull<u8>) {
     let Some(word) = place.word() else { return };
     // SAFETY: by the invariant of pages; the pin is still there, so the file's record is.
     let file = unsafe { owner_of::<FileInner>(word) };
-    // The file's record may end with the pin, and with it this lock.
-    let shared = Arc::clone(&file.shared);
-    let mut core = shared.lock();
-    // SAFETY: as above.
-    let starved = if core.unpin(unsafe { word.as_ref() }, frame) { core.take_starved() } else { Vec::new() };
-    drop(core);
-    wake_all(starved.into_iter());
+    // The file's record may end with the pin, and with it the cache.
+    let cache = Arc::clone(&file.cache);
+    // SAFETY: by this function's contract.
+    unsafe { cache.unpin(word, frame) };
 }
 
 impl Deref for Page {
@@ -168,7 +181,7 @@ impl Clone for Page {
         // SAFETY: by the invariant.
         let (file, word) = unsafe { (owner_of::<FileInner>(word), word.as_ref()) };
         if !word.pin_again(self.frame()) {
-            file.shared.lock().pin_again(word, self.frame());
+            file.cache.pin_again(word, self.frame());
         }
         Self { packed: self.packed, place: Place::counted(word) }
     }
@@ -221,5 +234,56 @@ pub(crate) unsafe fn noted_length(frame: NonNull<u8>, page_size: usize) -> usize
     match end[4] {
         u8::MAX => u32::from_le_bytes([end[0], end[1], end[2], end[3]]) as usize,
         missing => page_size - usize::from(missing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfile::block_on;
+
+    use crate::{Cache, CachedFile};
+
+    /// Makes a file of one page whose `CachedFile` is the only one.
+    fn open(cache: &Cache) -> std::io::Result<CachedFile> {
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), [7; 4096])?;
+        cache.open(ringfile::File::open_blocking(file.path())?, 4096)
+    }
+
+    #[test]
+    fn a_record_that_ends_with_its_last_counted_page_is_dropped_without_the_lock() -> std::io::Result<()> {
+        let cache = Cache::new(1 << 20)?;
+        let pages = open(&cache)?;
+        let page = block_on(pages.read(0))?;
+        drop(pages);
+        let word = page.place.word().expect("it is counted");
+        let mut core = cache.shared.lock();
+        // SAFETY: the page has this pin, and is forgotten below.
+        core.unpin(unsafe { word.as_ref() }, page.frame());
+        std::mem::forget(page);
+        assert_eq!(core.ended.len(), 1, "its record is still there");
+        drop(core);
+        assert_eq!(cache.shared.lock().ended.len(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_record_that_ends_with_its_last_held_page_is_dropped_without_the_lock() -> std::io::Result<()> {
+        let cache = Cache::new(1 << 20)?;
+        let pages = open(&cache)?;
+        drop(block_on(pages.read(0))?);
+        let page = pages.get(0).expect("in memory");
+        drop(pages);
+        if page.place.is_counted() {
+            return Ok(()); // There are no holds here.
+        }
+        let mut core = cache.shared.lock();
+        page.unpin();
+        std::mem::forget(page);
+        core.holds_are_free();
+        assert_eq!(core.ended.len(), 1, "its record is still there");
+        drop(core);
+        assert_eq!(cache.shared.lock().ended.len(), 0);
+        Ok(())
     }
 }

@@ -1,8 +1,9 @@
-//! The atomics and barriers that `word.rs` and `holds.rs` use.
+//! The atomics and barriers that `word.rs` and `holds.rs` use, and how this crate locks.
 //!
 //! A separate file, so that the loom model (`tests/loom.rs`) can compile those files with loom's instead.
 
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -33,4 +34,9 @@ pub(crate) fn heavy_barrier() {
 /// Prepares the process for heavy barriers. If that fails, there are none here.
 pub(crate) fn prepare_barriers() -> rustix::io::Result<()> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)
+}
+
+/// Locks. A panic under a lock of this crate leaves nothing half done that safe code could break memory with.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

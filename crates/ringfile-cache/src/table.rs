@@ -1,6 +1,6 @@
 //! The pages of one file: a word for each, and the number of its slot, found by the page's number.
 //!
-//! Invariant: a piece of the table is never freed or moved while the table exists, so a word stays where it is.
+//! Invariant: a leaf of the table is never freed or moved while the table exists, so a word stays where it is.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use crate::word::Word;
 
 const BITS: u32 = 9;
 const FAN: usize = 1 << BITS;
-/// The levels above the pieces.
+/// The levels above the leaves.
 const LEVELS: u32 = 3;
 /// How many pages a file may have.
 pub(crate) const MOST_PAGES: u64 = 1 << (BITS * (LEVELS + 1));
@@ -19,7 +19,7 @@ struct Node<T>([AtomicPtr<T>; FAN]);
 
 /// The pages themselves: 512 of them. It begins at a multiple of its size, so that a word tells where it is.
 #[repr(C, align(8192))]
-struct Piece {
+struct Leaf {
     words: [Word; FAN],
     /// Read and written under the cache's lock.
     slots: [AtomicU32; FAN],
@@ -27,10 +27,10 @@ struct Piece {
     owner: usize,
 }
 
-const _: () = assert!(size_of::<Piece>() == align_of::<Piece>());
+const _: () = assert!(size_of::<Leaf>() == align_of::<Leaf>());
 
 /// See the top of this file.
-pub(crate) struct Table(Box<Node<Node<Node<Piece>>>>);
+pub(crate) struct Table(Box<Node<Node<Node<Leaf>>>>);
 
 trait Level: Sized {
     fn empty(owner: usize) -> Self;
@@ -42,7 +42,7 @@ impl<T> Level for Node<T> {
     }
 }
 
-impl Level for Piece {
+impl Level for Leaf {
     fn empty(owner: usize) -> Self {
         let words = std::array::from_fn(|_| Word::new());
         Self { words, slots: [const { AtomicU32::new(0) }; FAN], owner }
@@ -113,9 +113,9 @@ impl Table {
         assert!(page < MOST_PAGES, "the page was checked when its read or write began");
         let owner = ptr::from_ref(owner).expose_provenance();
         let node = self.0.get_or_make(page, 3, owner).get_or_make(page, 2, owner);
-        let piece = node.get_or_make(page, 1, owner);
-        ptr::from_ref(piece).expose_provenance();
-        (&piece.words[at(page, 0)], &piece.slots[at(page, 0)])
+        let leaf = node.get_or_make(page, 1, owner);
+        ptr::from_ref(leaf).expose_provenance();
+        (&leaf.words[at(page, 0)], &leaf.slots[at(page, 0)])
     }
 }
 
@@ -124,7 +124,7 @@ impl Table {
 /// # Safety
 /// The word is in a table, which exists, and whose owner has this type and is shared with nobody who changes it.
 pub(crate) unsafe fn owner_of<'a, T>(word: NonNull<Word>) -> &'a T {
-    let piece = ptr::with_exposed_provenance::<Piece>(word.addr().get() & !(align_of::<Piece>() - 1));
-    // SAFETY: by this function's contract and the piece's alignment.
-    unsafe { &*ptr::with_exposed_provenance::<T>((*piece).owner) }
+    let leaf = ptr::with_exposed_provenance::<Leaf>(word.addr().get() & !(align_of::<Leaf>() - 1));
+    // SAFETY: by this function's contract and the leaf's alignment.
+    unsafe { &*ptr::with_exposed_provenance::<T>((*leaf).owner) }
 }

@@ -11,8 +11,7 @@ use std::sync::{Mutex, Weak};
 use std::task::Waker;
 
 use crate::holds::{HOLDS, Held, Holds, Took};
-use crate::lock;
-use crate::sync::{heavy_barrier, prepare_barriers};
+use crate::sync::{heavy_barrier, lock, prepare_barriers};
 use crate::wake::wake_all;
 use crate::word::{Key, Pinned, Word};
 
@@ -37,7 +36,7 @@ static ALL: [Holds; SHARED] = [const {
 /// Whoever may wait for holds to be freed, in one process.
 struct Listeners {
     process: u32,
-    all: Mutex<Vec<Weak<dyn Listener>>>,
+    all: Mutex<Vec<Weak<dyn FrameOwner>>>,
 }
 
 /// Null, or those of this process or, right after a fork, of its parent. A child leaks these: other threads may have
@@ -189,10 +188,19 @@ pub(crate) fn release(place: Place) -> Released {
     }
 }
 
-/// Whoever may wait for holds to be freed: a cache.
-pub(crate) trait Listener: Send + Sync {
+/// A cache, as threads and pages know it: it may wait for holds to be freed, and counts pins whose frames have left their words.
+pub(crate) trait FrameOwner: Send + Sync {
     /// Looks at the holds again. Returns whom to wake.
     fn holds_are_free(&self) -> Vec<Waker>;
+
+    /// Counts a pin more of a frame that the caller has pinned.
+    fn pin_again(&self, word: &Word, frame: NonNull<u8>);
+
+    /// Takes a counted pin away.
+    ///
+    /// # Safety
+    /// A page has this pin, and ends with this.
+    unsafe fn unpin(&self, word: NonNull<Word>, frame: NonNull<u8>);
 }
 
 fn listeners() -> &'static Listeners {
@@ -217,7 +225,7 @@ fn listeners() -> &'static Listeners {
 }
 
 /// Has the listener called, as long as it exists, when holds that were asked for are freed; in this process.
-fn listen(listener: &Weak<dyn Listener>) {
+fn listen(listener: &Weak<dyn FrameOwner>) {
     let mut all = lock(&listeners().all);
     if !all.iter().any(|known| known.ptr_eq(listener)) {
         all.retain(|listener| listener.strong_count() > 0);
@@ -256,7 +264,7 @@ pub(crate) fn held_for_good() -> Held {
 
 /// Has the listener called when a hold is freed that holds a frame which `matches` accepts, and returns what is still
 /// in holds: in those only whose freeing will be told. What a thread takes meanwhile is not among it.
-pub(crate) fn ask(listener: &Weak<dyn Listener>, matches: impl Fn(Key) -> bool) -> Held {
+pub(crate) fn ask(listener: &Weak<dyn FrameOwner>, matches: impl Fn(Key) -> bool) -> Held {
     listen(listener);
     let mut asked = [[false; HOLDS]; SHARED];
     loop {

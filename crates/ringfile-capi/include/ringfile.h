@@ -1,57 +1,27 @@
 /*
  * ringfile: disk I/O over Linux io_uring, for programs that manage their own data.
  *
- * These rules hold for every function whose description says nothing else:
+ * These rules hold for every function whose description says nothing else; docs/guide/c.md tells more.
  *
- * RESULTS. A function that returns a number returns 0 or more on success, and a negative errno on failure.
- * ringfile_last_error() of the same thread describes the failure in words. -EBADF: the handle is NULL, was closed, or
- * is of another kind. -EPERM: the handle belongs to another thread, or the calling thread is ending. -EFAULT: a pointer
- * is NULL. -EINVAL: an argument is invalid. -EDEADLK: the call would block a thread that runs ringfile's Rust tasks, or
- * is made inside the function of a started batch, or inside another call of the same thread. -EOPNOTSUPP: the file
- * system, the kernel or a forked child (see FORK) does not support the request. -ENOTRECOVERABLE: a defect of the
- * library, which is reported instead of ending the process.
+ * RESULTS. 0 or more on success, a negative errno on failure; ringfile_last_error() of the same thread says it in words.
+ * -EBADF: the handle is NULL, closed or of another kind. -EPERM: it belongs to another thread, or the thread is ending.
+ * -EFAULT: a pointer is NULL. -EINVAL: an invalid argument. -EDEADLK: the call would block a thread that runs ringfile's
+ * tasks, or is made in the function of a started batch. -EOPNOTSUPP: the file system, the kernel or a forked child cannot
+ * do it. -ENOTRECOVERABLE: a defect of the library.
+ * HANDLES are opaque numbers. Using a closed one is an error; it never refers to another object.
  *
- * HANDLES. Pointers to pools, buffers, memory, files, caches, appenders, batches and queues are opaque numbers: they point
- * to nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
- *
- * THREADS. Any thread may use pools, buffers, memory, files, caches, appenders and batches, several threads at once. Calls on a
- * batch return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A
- * queue belongs to the thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED.
- *
- * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
- * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
- * address and use io_uring's fixed buffers; other memory works as well, and costs more. The memory must stay valid, and
- * must not be accessed (for a write: not be changed), until the operation has finished: for blocking calls, until they
- * return; for queues, until the result was taken, or the function that frees the queue returns; for batches, until
- * ringfile_batch_run returns, or the end of a started batch was reported.
- *
- * DIRECT I/O. Reads of any offset, length and address work; those that are not aligned go through aligned memory of
- * the library. Writes must be aligned: otherwise -EINVAL, with the required multiple in the error text.
- *
- * FORK. Fork before the process uses the library for the first time, or exec in the child. Otherwise the child
- * gets the right bytes or -EOPNOTSUPP, and the parent's I/O continues.
- * These work in the child: functions without I/O (handles, sizes, ringfile_sync_range), and plain calls on the calling
- * thread: all reads, writes and syncs of files with RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO, operations that
- * happen to be plain calls, such as reads of cached blocks, and reads and writes on tmpfs. (With
- * RINGFILE_BACKEND=workers in the environment, neither works.) Operations on paths in a queue that the child has made
- * are plain calls, which block.
- * These fail with -EOPNOTSUPP: operations that need a ring that the thread had at the fork, or a thread of the library
- * that the parent had, or that would have to wait in a queue that was used before the fork. Operations in flight at the
- * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED), an appender and a cache
- * of the parent fail with -EOPNOTSUPP. But ringfile_cache_get finds what was in memory at the fork, and pages can be
- * released, caches and their files closed: their memory stays until the child ends.
- * A thread that the child starts has a ring of its own. No call waits for a lock that another thread held at the fork,
- * except for that of a pool which such a thread was using: make a new pool in the child. A batch that such a thread was
- * using stays -EBUSY. All of this holds for fork(), not for a bare clone() or vfork(), after which only exec and _exit
- * are allowed.
- *
- * CANCELLATION. A thread that is cancelled (pthread_cancel, of the deferred type) inside a function goes on, and is
- * cancelled at the next cancellation point of the program; so a cancellation does not end a call that waits for a pipe:
- * ringfile_queue_cancel and ringfile_batch_cancel do. A cancelled thread that returns from
- * its start function before a cancellation point is not cancelled while the library closes what the thread left open.
- *
- * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all fields that you do not use to 0,
- * which always stands for the default. -E2BIG: a field that this version does not know is not 0.
+ * THREADS. Any thread may use handles, several at once. Calls on a batch that runs return -EBUSY. A queue belongs to the
+ * thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED. Threads of the library block
+ * all signals. A cancelled thread (pthread_cancel, deferred) goes on to the program's next cancellation point.
+ * RIGHTS. A path is looked up with those of the calling thread, which makes the call itself, and so blocks, where a thread
+ * of the library has other credentials.
+ * MEMORY of an operation must stay valid, and must not be accessed (for a write: not changed), until a blocking call
+ * returns, a queue's result was taken or the queue was freed, or the end of a batch was reported. Buffers of a pool and
+ * memory of ringfile_memory_register are found by their address, and used as fixed buffers.
+ * DIRECT I/O. Reads of any offset, length and address work. Writes must be aligned; otherwise -EINVAL, and the text says how.
+ * FORK before the process uses the library, or exec in the child. Otherwise the child gets the right bytes or -EOPNOTSUPP.
+ * STRUCTS with a `size` field may grow: set it to sizeof, and all fields that you do not use to 0. -E2BIG: a field that
+ * this version does not know is not 0.
  */
 
 
@@ -65,14 +35,14 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-// ringfile_appender_options.flags: keep the file's content behind the valid length, and overwrite it; the file keeps
-// its length. For a log in a file that was allocated or used before, whose syncs then need not wait for the file
+// ringfile_appender_options.flags: keep the file's content behind the valid length, and overwrite it; the file is
+// not cut. For a log in a file that was used before, or written with zeros, whose syncs then need not wait for the file
 // system's journal. No record may consist of zeros, and those of an earlier use of the file must differ.
 #define RINGFILE_APPENDER_RECYCLE 1
 
 // Write no zeros ahead. Otherwise, with direct I/O on ext4 and XFS, a thread of the library may write up to 4 MiB of
-// zeros behind the log, so that small syncs need not wait for the file system's journal; ringfile_appender_close cuts
-// what is left of them.
+// zeros behind the log and the file's end, so that small syncs need not wait for the file system's journal;
+// ringfile_appender_close cuts what is left of them, unless the file is recycled.
 #define RINGFILE_APPENDER_NO_ZEROS 2
 
 // ringfile_appender_append: wait until the record, and all before it, are in the file, where others can read them.
@@ -149,7 +119,7 @@
 #define RINGFILE_BUFFERED_FALLBACK 64
 
 // Poll for completions (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
-#define RINGFILE_POLL 128
+#define RINGFILE_IOPOLL 128
 
 // Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), if the file system supports it.
 #define RINGFILE_DONT_CACHE 256
@@ -157,7 +127,7 @@
 // With RINGFILE_WRITE, on the character device of an NVMe namespace (/dev/ng0n1): writes go to the drive as its own
 // commands, past every file system. Its block device is claimed until the file is closed; -EBUSY if it is in use.
 // Reading needs no flag. -EOPNOTSUPP if commands cannot be sent, or the namespace's format is not supported.
-#define RINGFILE_NAMESPACE_WRITES 512
+#define RINGFILE_ALLOW_RAW_NVME_WRITES 512
 
 // Read cached data from the page cache and the rest past it (O_DIRECT); data that is read again gets cached. Simply
 // buffered if that is not available. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
@@ -230,11 +200,14 @@
 // As RINGFILE_OP_WRITE; a power cut leaves all of the write or nothing, as with ringfile_write_atomic.
 #define RINGFILE_OP_WRITE_ATOMIC 4
 
-// As RINGFILE_OP_READ, into the `count` pieces of memory at `parts`, one after another, instead of `data`. The array
-// is copied, and may be freed when the call returns. Allocates.
+// As RINGFILE_OP_READ, into the `length` pieces of memory in the array at `data`, one after another. The array
+// is copied, and may be freed when the call returns. It is a fixed read only if
+// all pieces lie in one buffer's memory or in one registration; if some lie in another one, or a part of them in none,
+// it stays a plain READV. Except in a batch it allocates nothing, once the thread has taken the results of as many
+// operations with up to 64 pieces as are in flight.
 #define RINGFILE_OP_READV 5
 
-// As RINGFILE_OP_WRITE, from the `count` pieces of memory at `parts`. The array is copied. Allocates.
+// As RINGFILE_OP_WRITE, from several pieces of memory, as RINGFILE_OP_READV.
 #define RINGFILE_OP_WRITEV 6
 
 // Syncs `file`, as ringfile_sync_data, which covers the writes that have finished when it starts. Result: 0.
@@ -258,53 +231,53 @@
 // RINGFILE_ADVICE_.... Result: 0.
 #define RINGFILE_OP_ADVISE 12
 
-// Copies `length` bytes from `offset` of `file` to `to_offset` of `to`, or of the same file (copy_file_range(2)). The
+// Copies `length` bytes from `offset` of `file` to `to_offset` of the file `other`, or of the same file (copy_file_range(2)). The
 // file system shares blocks or copies on the server if it can; holes stay holes. Where the kernel cannot copy, as
-// between file systems, the library reads and writes. Not durable: sync `to`. Result: the bytes copied, fewer than
+// between file systems, the library reads and writes. Not durable: sync `other`. Result: the bytes copied, fewer than
 // `length` only if `file` ends earlier. After an error or a cancellation, ringfile_last_error() says how much was
 // copied. -EINVAL: the ranges overlap in one file, or end beyond 2^63 - 1.
 #define RINGFILE_OP_COPY_RANGE 13
 
-// Opens the file at `path` with `options`, as ringfile_open, without blocking the thread that a queue belongs to: the
-// kernel or a worker looks the path up, and cuts the file for RINGFILE_TRUNCATE. Result: 0, and `*opened` has the
+// Opens the file at the path `data` with the options `other`, as ringfile_open, without blocking the thread that a queue belongs to: the
+// kernel or a worker looks the path up, and cuts the file for RINGFILE_TRUNCATE. Result: 0, and `*result` has the
 // handle.
 #define RINGFILE_OP_OPEN 14
 
-// Renames the file or the directory at `path` to `to_path` (renameat2(2)), and replaces an existing file. `flags`: 0 or one
+// Renames the file or the directory at the path `data` to the path `other` (renameat2(2)), and replaces an existing file. `flags`: 0 or one
 // of RINGFILE_RENAME_..., which some file systems lack (-EINVAL). Result: 0.
 #define RINGFILE_OP_RENAME 15
 
-// Removes the file at `path` (unlink(2)). Another thread carries it out, so that freeing the blocks of a large file
+// Removes the file at the path `data` (unlink(2)). Another thread carries it out, so that freeing the blocks of a large file
 // does not block this one. The blocks of a file that is still open are freed by the thread that closes it last.
 // Result: 0.
 #define RINGFILE_OP_UNLINK 16
 
-// Removes the empty directory at `path` (rmdir(2)). Result: 0.
+// Removes the empty directory at the path `data` (rmdir(2)). Result: 0.
 #define RINGFILE_OP_RMDIR 17
 
-// Creates a directory at `path` (mkdir(2), with mode 0777 less the umask). Result: 0.
+// Creates a directory at the path `data` (mkdir(2), with mode 0777 less the umask). Result: 0.
 #define RINGFILE_OP_MKDIR 18
 
-// Reads the metadata (statx(2)) of the file at `path`, following symbolic links, or of the open `file`, without `path`.
-// Result: 0, and `*metadata` is filled.
+// Reads the metadata (statx(2)) of the file at the path `data`, following symbolic links, or of the open `file`, without a path.
+// Result: 0, and `*result` is filled.
 #define RINGFILE_OP_STATX 19
 
-// Gives the file at `path` the name `to_path` too (link(2)). Result: 0.
+// Gives the file at the path `data` the name `other` too (link(2)). Result: 0.
 #define RINGFILE_OP_LINK 20
 
-// Creates a symbolic link at `path` that points to `to_path` (symlink(2)). Result: 0.
+// Creates a symbolic link at the path `data` that points to `other` (symlink(2)). Result: 0.
 #define RINGFILE_OP_SYMLINK 21
 
-// Creates a directory at `path`, as RINGFILE_OP_MKDIR, and those above it that do not exist. Result: 0, also if it exists.
+// Creates a directory at the path `data`, as RINGFILE_OP_MKDIR, and those above it that do not exist. Result: 0, also if it exists.
 #define RINGFILE_OP_MKDIR_ALL 22
 
-// Sets the permissions of the file at `path` (chmod(2)), following symbolic links. `flags`: the permission bits. Result: 0.
+// Sets the permissions of the file at the path `data` (chmod(2)), following symbolic links. `flags`: the permission bits. Result: 0.
 #define RINGFILE_OP_CHMOD 23
 
-// RINGFILE_OP_RENAME: fails with -EEXIST if `to_path` exists.
+// RINGFILE_OP_RENAME: fails with -EEXIST if the new path exists.
 #define RINGFILE_RENAME_NO_REPLACE 1
 
-// RINGFILE_OP_RENAME: exchanges what is at `path` and at `to_path`; both must exist.
+// RINGFILE_OP_RENAME: exchanges what is at the two paths; both must exist.
 #define RINGFILE_RENAME_EXCHANGE 2
 
 // ringfile_pool_options.huge_pages, and that of a cache: huge pages if the system provides them transparently.
@@ -381,7 +354,7 @@ typedef struct ringfile_batch_options {
     // sizeof(ringfile_batch_options).
     size_t size;
     // Operations in flight at once; 0 for 128, more than 4096 counts as 4096.
-    size_t in_flight;
+    size_t depth;
     // Not 0: the first error stops the batch; operations that have not started end with -ECANCELED.
     uint32_t stop_on_error;
     // Not 0: reads of a file with at most `merge_gap` bytes between them are merged.
@@ -390,100 +363,34 @@ typedef struct ringfile_batch_options {
     size_t merge_gap;
 } ringfile_batch_options;
 
-// Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.
-typedef struct ringfile_open_options {
-    // sizeof(ringfile_open_options).
-    size_t size;
-    // RINGFILE_READ, RINGFILE_WRITE, ..., joined by |.
-    uint32_t flags;
-    // The mode of a file that is created, before the umask; 0 for 0666.
-    uint32_t mode;
-    // More flags of open(2), such as O_NOFOLLOW; for O_DIRECT see RINGFILE_DIRECT.
-    int32_t custom_flags;
-    // RINGFILE_ROUTE_...
-    uint32_t route;
-    // RINGFILE_DURABILITY_...
-    uint32_t durability;
-    // 0.
-    uint32_t reserved;
-} ringfile_open_options;
-
-// Metadata of a file. Filled by RINGFILE_OP_STATX. Times are nanoseconds since 1970, INT64_MIN if the file system
-// does not record it.
-typedef struct ringfile_metadata {
-    // sizeof(ringfile_metadata), set by the caller.
-    size_t size;
-    // The size of the file in bytes.
-    uint64_t length;
-    // Allocated storage in bytes.
-    uint64_t allocated;
-    // The inode number, unique within the file system.
-    uint64_t inode;
-    // The file system, as st_dev.
-    uint64_t device;
-    // The kind of file and its permissions, as st_mode.
-    uint32_t mode;
-    // Number of hard links.
-    uint32_t links;
-    // Its owner.
-    uint32_t uid;
-    // Its group.
-    uint32_t gid;
-    // Time of the last access.
-    int64_t accessed;
-    // Time of the last change of the content.
-    int64_t modified;
-    // Time of the last change of content or metadata.
-    int64_t changed;
-    // Time of creation.
-    int64_t created;
-    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
-    // it, or the file does not support direct I/O.
-    uint32_t direct_bytes;
-    // Addresses of direct I/O must be multiples of this; 0 as above.
-    uint32_t direct_memory;
-} ringfile_metadata;
-
-// An operation: its kind, and what that kind needs, see RINGFILE_OP_READ and the others. All other fields must be 0:
-// otherwise -EINVAL, as for an unknown kind. The record is copied, and may be changed or freed when the call returns.
+// An operation: its kind, and what that kind needs. ringfile_ops.h has a function for each kind that returns one, such as
+// ringfile_op_read. Fields that the kind does not use must be 0: otherwise -EINVAL, as for an unknown kind.
 //
 // Operations on paths copy the path and the options. A relative path starts at the process's working directory when
 // the operation is carried out. They allocate a few hundred bytes.
 typedef struct ringfile_op {
-    // sizeof(ringfile_op), or the offset of a field if that and all later ones are unused: those are then not read.
-    size_t size;
     // RINGFILE_OP_...
     uint32_t kind;
     // RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_..., RINGFILE_ADVICE_..., RINGFILE_RENAME_... or permissions, by kind.
     uint32_t flags;
     // The file; for RINGFILE_OP_COPY_RANGE the one to copy from.
     const struct ringfile_file *file;
-    // The memory to read into or to write, see MEMORY FOR I/O at the top of this file.
-    void *data;
-    // Bytes.
+    // The memory to read into or to write, see MEMORY at the top of this file. RINGFILE_OP_READV,
+    // RINGFILE_OP_WRITEV: an array of struct iovec, pieces of such memory. Operations on paths: the path, NUL-terminated.
+    const void *data;
+    // Bytes. RINGFILE_OP_READV, RINGFILE_OP_WRITEV: the number of pieces.
     uint64_t length;
     // Where in the file, in bytes.
     uint64_t offset;
-    // RINGFILE_OP_READV, RINGFILE_OP_WRITEV: an array of pieces of memory.
-    const struct iovec *parts;
-    // The number of pieces at `parts`.
-    size_t count;
-    // RINGFILE_OP_COPY_RANGE: the file to copy to.
-    const struct ringfile_file *to;
-    // RINGFILE_OP_COPY_RANGE: where in that file, in bytes.
+    // RINGFILE_OP_COPY_RANGE: the file to copy to. RINGFILE_OP_RENAME, RINGFILE_OP_LINK: the new path; RINGFILE_OP_SYMLINK:
+    // where it points, NUL-terminated. RINGFILE_OP_OPEN: a struct ringfile_open_options whose `size` is set.
+    const void *other;
+    // RINGFILE_OP_COPY_RANGE: where in the file to copy to, in bytes.
     uint64_t to_offset;
-    // Operations on paths: a NUL-terminated string.
-    const char *path;
-    // RINGFILE_OP_RENAME, RINGFILE_OP_LINK: the new path, a NUL-terminated string. RINGFILE_OP_SYMLINK: where it points.
-    const char *to_path;
-    // RINGFILE_OP_OPEN: a struct whose `size` is set.
-    const struct ringfile_open_options *options;
-    // RINGFILE_OP_OPEN: where to store the handle. Written when the result is taken from a queue, before a run of a
-    // batch returns, or before the end of a started batch is reported: never otherwise, nor after an error. Valid
-    // until then.
-    struct ringfile_file **opened;
-    // RINGFILE_OP_STATX: a struct whose `size` is set, to be filled. Written and valid as `opened`.
-    struct ringfile_metadata *metadata;
+    // RINGFILE_OP_OPEN: where to store the handle, a ringfile_file **. RINGFILE_OP_STATX: a struct ringfile_metadata whose
+    // `size` is set, to be filled. Written when the result is taken from a queue, before a run of a batch returns, or before
+    // the end of a started batch is reported: never otherwise, nor after an error. Valid until then.
+    void *result;
 } ringfile_op;
 
 // The function that is called when a batch has ended, with its context and the number of operations that failed.
@@ -548,6 +455,24 @@ typedef struct ringfile_cache_counts {
     uint64_t evictions;
 } ringfile_cache_counts;
 
+// Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.
+typedef struct ringfile_open_options {
+    // sizeof(ringfile_open_options).
+    size_t size;
+    // RINGFILE_READ, RINGFILE_WRITE, ..., joined by |.
+    uint32_t flags;
+    // The mode of a file that is created, before the umask; 0 for 0666.
+    uint32_t mode;
+    // More flags of open(2), such as O_NOFOLLOW; for O_DIRECT see RINGFILE_DIRECT.
+    int32_t custom_flags;
+    // RINGFILE_ROUTE_...
+    uint32_t route;
+    // RINGFILE_DURABILITY_...
+    uint32_t durability;
+    // 0.
+    uint32_t reserved;
+} ringfile_open_options;
+
 // Counters of operations since the process or the thread began. Filled by ringfile_metrics and
 // ringfile_thread_metrics.
 typedef struct ringfile_counts {
@@ -586,8 +511,7 @@ typedef struct ringfile_counts {
     uint64_t refused_contexts;
     // Operations that went to an NVMe drive as its own commands.
     uint64_t passthrough_ops;
-    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits, one read in 16
-    // is checked, in a long one one in 64, and counts for all of them.
+    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache. Estimated by sampling.
     uint64_t cache_hits;
     // Reads of such files whose data, or a part of it, was not in the page cache.
     uint64_t cache_misses;
@@ -681,6 +605,42 @@ typedef struct ringfile_pool_counts {
     uint64_t refused_registrations;
 } ringfile_pool_counts;
 
+// Metadata of a file. Filled by RINGFILE_OP_STATX. Times are nanoseconds since 1970, INT64_MIN if the file system
+// does not record it.
+typedef struct ringfile_metadata {
+    // sizeof(ringfile_metadata), set by the caller.
+    size_t size;
+    // The size of the file in bytes.
+    uint64_t length;
+    // Allocated storage in bytes.
+    uint64_t allocated;
+    // The inode number, unique within the file system.
+    uint64_t inode;
+    // The file system, as st_dev.
+    uint64_t device;
+    // The kind of file and its permissions, as st_mode.
+    uint32_t mode;
+    // Number of hard links.
+    uint32_t links;
+    // Its owner.
+    uint32_t uid;
+    // Its group.
+    uint32_t gid;
+    // Time of the last access.
+    int64_t accessed;
+    // Time of the last change of the content.
+    int64_t modified;
+    // Time of the last change of content or metadata.
+    int64_t changed;
+    // Time of creation.
+    int64_t created;
+    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
+    // it, or the file does not support direct I/O.
+    uint32_t direct_bytes;
+    // Addresses of direct I/O must be multiples of this; 0 as above.
+    uint32_t direct_memory;
+} ringfile_metadata;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -753,10 +713,10 @@ int ringfile_batch_create(const struct ringfile_batch_options *options,
 // Any thread. Does not block; does no I/O. -EINVAL: an unknown kind, or a field that it does not use is not 0. The
 // memory is used when the batch is run, and must exist then. Errors of the operation itself are its result.
 //
-// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
-// and for additional results while the batch is run, or from ringfile_batch_start until the end was reported.
+// Pointers: the fields of `op` are valid as RINGFILE_OP_... says, memory for I/O and for additional results while the
+// batch is run, or from ringfile_batch_start until the end was reported.
 int64_t ringfile_batch_add(struct ringfile_batch *batch,
-                           const struct ringfile_op *op,
+                           struct ringfile_op op,
                            uint64_t user_data);
 
 // Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the later
@@ -776,7 +736,7 @@ int64_t ringfile_batch_run(struct ringfile_batch *batch);
 //
 // `done` may use this batch and others, add to them and start them. It must be quick, must return (no longjmp, no C++
 // exception), and must not block: calls of this library that wait for an operation or for memory of a pool return
-// -EDEADLK there. ringfile_last_error() describes the operation that failed last.
+// -EDEADLK there. It runs with all signals blocked. ringfile_last_error() describes the operation that failed last.
 //
 // The memory must stay valid until `done` is called, `context` for as long as `done` uses it. From the start until
 // immediately before `done` is called, the batch is in use: all calls on it return -EBUSY, except
@@ -784,9 +744,9 @@ int64_t ringfile_batch_run(struct ringfile_batch *batch);
 // shortly before. A batch that is freed meanwhile continues: its end is still reported, and its results are lost. If
 // the process ends first, or in a forked child, no end is reported; in the child the batch stays -EBUSY.
 //
-// Any thread. Does not block. If this fails, nothing was started, and `done` is not called. -EOPNOTSUPP in a child of a
-// process that has used the library's threads, -EAGAIN if no thread can be started: the batch is empty then. After
-// -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
+// Any thread. Does not block, except as RIGHTS says. If this fails, nothing was started, and `done` is not called.
+// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN if no thread can be started: the
+// batch is empty then. After -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
 //
 // Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
 // file.
@@ -801,8 +761,8 @@ int ringfile_batch_start(struct ringfile_batch *batch,
 // The descriptor is duplicated. It still belongs to the caller, who may close it at any time; the library closes its
 // duplicate at the end.
 //
-// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the duplicate. In both cases
-// nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
+// Any thread. Does not block, except as RIGHTS says. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the
+// duplicate. In both cases nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
 int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
                                  int eventfd);
 
@@ -873,8 +833,7 @@ int ringfile_cache_open(const struct ringfile_cache *cache,
 // Closes a cached file. Its pages leave the cache; those in use stay until they are released. Reads and writes in
 // flight continue.
 //
-// Any thread. Does not block. A thread that used the file keeps it open until its next call of a function of cached
-// files, ringfile_thread_release, or its end.
+// Any thread. Does not block.
 int ringfile_cache_close(struct ringfile_cached_file *cached);
 
 // Gets a page that is in memory. Returns 1 and fills `*page`, which is then to be released with
@@ -964,7 +923,8 @@ int ringfile_cache_metrics(const struct ringfile_cache *cache,
 // data that was not synced may be lost, although the kernel would let the next sync succeed. So each later sync and
 // ringfile_write_durable of this file, by any function and thread, fails with the same errno without being tried;
 // other reads and writes continue. To sync again, close the file and open it again, and check or rewrite what was
-// written since the last successful sync.
+// written since the last successful sync. A durable write that a full disk, a quota or RLIMIT_FSIZE refuses (-ENOSPC,
+// -EDQUOT, -EFBIG) is not remembered, unless it may have been its sync that had no room.
 int ringfile_sync_data(const struct ringfile_file *file);
 
 // Waits as ringfile_sync_data does, and for all metadata (fsync).
@@ -1030,8 +990,8 @@ int ringfile_open(const char *path,
 
 // Makes a file of a descriptor, which still belongs to the caller: the library uses a duplicate, until ringfile_close.
 // The access mode is that of the descriptor. These options apply: RINGFILE_DIRECT (which switches direct I/O on for
-// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_IOPOLL,
+// RINGFILE_DONT_CACHE, RINGFILE_ALLOW_RAW_NVME_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate, or when this call fails.
@@ -1045,12 +1005,12 @@ int ringfile_open_fd(int fd,
                      const struct ringfile_open_options *options,
                      struct ringfile_file **file);
 
-// Closes a file. Operations in flight continue, and keep it open until they finish.
+// Closes a file, and returns what close(2) says, such as -EIO, -ENOSPC or -EDQUOT of NFS; the handle is closed even so. If
+// operations on the file are in flight, or their results were not taken, returns 0: the last of them closes it, whatever
+// the threads that have used it do meanwhile, and an error is lost.
 //
-// Any thread. Syncs nothing. A thread's ring that used the file releases it with the thread's next operation, with
-// ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed. Whatever releases
-// it last blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a file server
-// write. An error of close(2) is not reported: call ringfile_sync_data first.
+// Any thread. Syncs nothing. Blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a
+// file server write.
 //
 // As with any close(2) of a descriptor of the file, this releases all record locks that the process has on it
 // (fcntl(F_SETLK), lockf), through whichever descriptor they were taken: at once, or when the last thread releases the
@@ -1126,9 +1086,9 @@ int ringfile_set_io_threads(size_t threads);
 // not block.
 int ringfile_set_worker_threads(size_t threads);
 
-// Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
-// memory. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files,
-// see ringfile_close.
+// Releases what the calling thread keeps between blocking calls: shares of registered memory, and cached files that were
+// closed. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files, see
+// ringfile_close.
 int ringfile_thread_release(void);
 
 // Reads up to `length` bytes from `offset` into `data`. Returns how many: fewer only at the end of the file.
@@ -1187,7 +1147,7 @@ int64_t ringfile_write_atomic(const struct ringfile_file *file,
 
 // Reads as ringfile_read does, into several parts, one after another.
 //
-// Any thread. Blocks. Allocates.
+// Any thread. Blocks. RINGFILE_OP_READV says when it is a fixed read, and when it allocates.
 //
 // Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 int64_t ringfile_readv(const struct ringfile_file *file,
@@ -1197,7 +1157,7 @@ int64_t ringfile_readv(const struct ringfile_file *file,
 
 // Writes as ringfile_write does, from several parts, one after another.
 //
-// Any thread. Blocks. Allocates.
+// Any thread. Blocks. RINGFILE_OP_READV says when it is a fixed write, and when it allocates.
 //
 // Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 int64_t ringfile_writev(const struct ringfile_file *file,
@@ -1287,14 +1247,13 @@ int ringfile_memory_unregister(struct ringfile_memory *memory);
 int ringfile_memory_is_in_use(const struct ringfile_memory *memory);
 
 // Carries out one operation, blocking the calling thread. Returns its result: what RINGFILE_OP_... says, or a negative
-// errno. Additional results (`opened`, `metadata`) are written before it returns.
+// errno. An additional result (`result`) is written before it returns.
 //
 // Any thread. Blocks. The functions for single kinds (ringfile_read, ringfile_sync_data, ...) do the same. A sync
 // range that must not use a ring, as in a forked child, is ringfile_sync_range.
 //
-// Pointers: `op` points to a struct whose `size` is set, and its fields are valid as RINGFILE_OP_... says, until this
-// returns.
-int64_t ringfile_run(const struct ringfile_op *op);
+// Pointers: the fields of `op` are valid as RINGFILE_OP_... says, until this returns.
+int64_t ringfile_run(struct ringfile_op op);
 
 // Creates a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
 //
@@ -1381,10 +1340,10 @@ int ringfile_queue_create(size_t depth,
 // The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does
 // not use is not 0. Errors of the operation itself are its result.
 //
-// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
-// and for additional results until the result was taken; `token` is NULL or points to memory for the token.
+// Pointers: the fields of `op` are valid as RINGFILE_OP_... says, memory for I/O and for additional results until the
+// result was taken; `token` is NULL or points to memory for the token.
 int ringfile_queue_add(struct ringfile_queue *queue,
-                       const struct ringfile_op *op,
+                       struct ringfile_op op,
                        uint64_t user_data,
                        uint64_t *token);
 
@@ -1394,6 +1353,14 @@ int ringfile_queue_add(struct ringfile_queue *queue,
 // The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried
 // out here.
 int ringfile_queue_submit(struct ringfile_queue *queue);
+
+// Takes the result of the operation that finished first. Returns 1, or 0 if there is none.
+//
+// The queue's own thread, or any if it is shared. Does not block, and submits and collects nothing: see
+// ringfile_queue_submit.
+//
+// Pointers: `result` points to memory for the result.
+int ringfile_queue_next(struct ringfile_queue *queue, struct ringfile_result *result);
 
 // Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
 // nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
@@ -1418,14 +1385,6 @@ int64_t ringfile_queue_wait(struct ringfile_queue *queue,
 int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
                                 uint64_t token);
 
-// Returns the result of one operation that has finished, as ringfile_queue_wait_for. -EAGAIN, without effect, if it
-// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
-// thread: after ringfile_queue_is_done has returned 1, it is the result.
-//
-// The queue's own thread, or any if it is shared. Does not block, and submits nothing: see ringfile_queue_submit.
-int64_t ringfile_queue_take(struct ringfile_queue *queue,
-                            uint64_t token);
-
 // Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread, or
 // any if it is shared. Does not block.
 int ringfile_queue_is_done(struct ringfile_queue *queue,
@@ -1437,14 +1396,19 @@ int ringfile_queue_is_done(struct ringfile_queue *queue,
 // An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 // is cancelled; what a disk has begun runs to its end.
 //
-// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for
-// ringfile_queue_wait_for.
+// Any thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for. If the queue belongs
+// to another thread, this returns 1, and that thread cancels the operation: at once if it waits in a call with this queue,
+// otherwise in its next one, for which the queue's descriptor is readable.
 int ringfile_queue_cancel(struct ringfile_queue *queue,
                           uint64_t token);
 
+// Cancels all operations, as ringfile_queue_cancel does. Each still gives its result. The queue's own thread, or any if it
+// is shared. Does not block.
+int ringfile_queue_cancel_all(struct ringfile_queue *queue);
+
 // Returns a descriptor that is readable whenever a result can be taken without waiting: a source for epoll(7), poll(2)
 // or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a timeout of 0,
-// or ringfile_queue_submit and ringfile_queue_take.
+// or ringfile_queue_submit and ringfile_queue_next.
 //
 // It is level-triggered. It may be readable although there is no result, but it is always readable if there is one,
 // even if other queues or batches of the thread collect the completion. It announces only operations that were
@@ -1456,7 +1420,7 @@ int ringfile_queue_descriptor(struct ringfile_queue *queue);
 
 // Returns the number of operations whose results were not taken. The queue's own thread, or any if it is shared. Does
 // not block.
-int64_t ringfile_queue_open(const struct ringfile_queue *queue);
+int64_t ringfile_queue_len(const struct ringfile_queue *queue);
 
 // Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
 // handle. Results that were not taken are lost. For a shared queue, it waits until calls of other threads with this

@@ -1,342 +1,155 @@
 /*
- * Functions that add one kind of operation to a batch or a queue: they fill in a ringfile_op and call ringfile_batch_add
- * or ringfile_queue_add, whose rules hold for them too. What each kind does, and what its result is, is said at its
- * RINGFILE_OP_... in ringfile.h, which includes this file. The last ones carry out one operation on a file, an appender or
- * a cached file.
+ * Inline code of the program, not of the library; other languages fill in a ringfile_op, or pass the flags.
+ * Each ringfile_op_... returns an operation as RINGFILE_OP_... in ringfile.h describes it, which these carry out:
  *
- * They are part of the program, and not of the library: other languages fill in a ringfile_op, or pass the flags.
+ *     ringfile_run(ringfile_op_read(file, data, length, offset))
+ *     ringfile_batch_add(batch, ringfile_op_read(file, data, length, offset), user_data)
+ *     ringfile_queue_add(queue, ringfile_op_read(file, data, length, offset), user_data, &token)
  */
 #ifndef RINGFILE_OPS_H
 #define RINGFILE_OPS_H
-
 #include "ringfile.h"
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-/* Sets the fields of operations that need no more than these. `size` says that the later ones are not there. */
-static inline void ringfile_op_short(ringfile_op *op, uint32_t kind, uint32_t flags, const ringfile_file *file,
-                                     const void *data, uint64_t length, uint64_t offset)
+static inline ringfile_op ringfile_op_on_file(uint32_t kind, uint32_t flags, const ringfile_file *file,
+                                              const void *data, uint64_t length, uint64_t offset)
 {
-    op->size = offsetof(ringfile_op, parts);
-    op->kind = kind;
-    op->flags = flags;
-    op->file = file;
-    op->data = (void *)data; /* only reads write to it */
-    op->length = length;
-    op->offset = offset;
+    ringfile_op op = {kind, flags, file, data, length, offset, NULL, 0, NULL};
+    return op;
+}
+static inline ringfile_op ringfile_op_on_path(uint32_t kind, uint32_t flags, const char *path, const void *other, void *result)
+{
+    ringfile_op op = {kind, flags, NULL, path, 0, 0, other, 0, result};
+    return op;
 }
 
-/* Sets the fields of vectored operations. */
-static inline void ringfile_op_vectored(ringfile_op *op, uint32_t kind, const ringfile_file *file,
-                                        const struct iovec *parts, size_t count, uint64_t offset)
+/* Reads and writes. Memory, and `parts` up to the call that takes the operation, stay until it has ended. */
+static inline ringfile_op ringfile_op_read(const ringfile_file *file, void *data, size_t length, uint64_t offset)
 {
-    ringfile_op_short(op, kind, 0, file, NULL, 0, offset);
-    op->size = offsetof(ringfile_op, to);
-    op->parts = parts;
-    op->count = count;
+    return ringfile_op_on_file(RINGFILE_OP_READ, 0, file, data, length, offset);
+}
+static inline ringfile_op ringfile_op_write(const ringfile_file *file, const void *data, size_t length, uint64_t offset)
+{
+    return ringfile_op_on_file(RINGFILE_OP_WRITE, 0, file, data, length, offset);
+}
+static inline ringfile_op ringfile_op_write_durable(const ringfile_file *file, const void *data, size_t length,
+                                                    uint64_t offset)
+{
+    return ringfile_op_on_file(RINGFILE_OP_WRITE_DURABLE, 0, file, data, length, offset);
+}
+static inline ringfile_op ringfile_op_write_atomic(const ringfile_file *file, const void *data, size_t length,
+                                                   uint64_t offset)
+{
+    return ringfile_op_on_file(RINGFILE_OP_WRITE_ATOMIC, 0, file, data, length, offset);
+}
+static inline ringfile_op ringfile_op_readv(const ringfile_file *file, const struct iovec *parts, size_t count,
+                                            uint64_t offset)
+{
+    return ringfile_op_on_file(RINGFILE_OP_READV, 0, file, parts, count, offset);
+}
+static inline ringfile_op ringfile_op_writev(const ringfile_file *file, const struct iovec *parts, size_t count,
+                                             uint64_t offset)
+{
+    return ringfile_op_on_file(RINGFILE_OP_WRITEV, 0, file, parts, count, offset);
 }
 
-/* Sets all fields of an operation to 0, except for its kind. */
-static inline void ringfile_op_init(ringfile_op *op, uint32_t kind)
+/* Other operations on a file. */
+static inline ringfile_op ringfile_op_sync_data(const ringfile_file *file)
 {
-    memset(op, 0, sizeof *op);
-    op->size = sizeof *op;
-    op->kind = kind;
+    return ringfile_op_on_file(RINGFILE_OP_SYNC_DATA, 0, file, NULL, 0, 0);
+}
+static inline ringfile_op ringfile_op_sync_all(const ringfile_file *file)
+{
+    return ringfile_op_on_file(RINGFILE_OP_SYNC_ALL, 0, file, NULL, 0, 0);
+}
+static inline ringfile_op ringfile_op_sync_range(const ringfile_file *file, uint64_t offset, uint64_t length,
+                                                 uint32_t flags)
+{
+    return ringfile_op_on_file(RINGFILE_OP_SYNC_RANGE, flags, file, NULL, length, offset);
+}
+static inline ringfile_op ringfile_op_allocate(const ringfile_file *file, uint32_t mode, uint64_t offset, uint64_t length)
+{
+    return ringfile_op_on_file(RINGFILE_OP_ALLOCATE, mode, file, NULL, length, offset);
+}
+static inline ringfile_op ringfile_op_truncate(const ringfile_file *file, uint64_t length)
+{
+    return ringfile_op_on_file(RINGFILE_OP_TRUNCATE, 0, file, NULL, length, 0);
+}
+static inline ringfile_op ringfile_op_advise(const ringfile_file *file, uint64_t offset, uint64_t length, uint32_t advice)
+{
+    return ringfile_op_on_file(RINGFILE_OP_ADVISE, advice, file, NULL, length, offset);
+}
+static inline ringfile_op ringfile_op_copy_range(const ringfile_file *file, uint64_t offset, const ringfile_file *to,
+                                                 uint64_t to_offset, uint64_t length)
+{
+    ringfile_op op = {RINGFILE_OP_COPY_RANGE, 0, file, NULL, length, offset, to, to_offset, NULL};
+    return op;
+}
+static inline ringfile_op ringfile_op_stat(const ringfile_file *file, ringfile_metadata *metadata)
+{
+    ringfile_op op = {RINGFILE_OP_STATX, 0, file, NULL, 0, 0, NULL, 0, metadata};
+    return op;
 }
 
-/* Operations of a batch. Each function returns the index of the operation's result, or a negative errno. */
-
-static inline int64_t ringfile_batch_read(ringfile_batch *batch, const ringfile_file *file, void *data, size_t length,
-                                          uint64_t offset, uint64_t user_data)
+/* Operations on paths, which are copied. `flags`: 0 or RINGFILE_RENAME_...; `mode`: permission bits. */
+static inline ringfile_op ringfile_op_open(const char *path, const ringfile_open_options *options, ringfile_file **file)
 {
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_READ, 0, file, data, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
+    return ringfile_op_on_path(RINGFILE_OP_OPEN, 0, path, options, file);
+}
+static inline ringfile_op ringfile_op_statx(const char *path, ringfile_metadata *metadata)
+{
+    return ringfile_op_on_path(RINGFILE_OP_STATX, 0, path, NULL, metadata);
+}
+static inline ringfile_op ringfile_op_rename(const char *from, const char *to, uint32_t flags)
+{
+    return ringfile_op_on_path(RINGFILE_OP_RENAME, flags, from, to, NULL);
+}
+static inline ringfile_op ringfile_op_link(const char *path, const char *also)
+{
+    return ringfile_op_on_path(RINGFILE_OP_LINK, 0, path, also, NULL);
+}
+static inline ringfile_op ringfile_op_symlink(const char *path, const char *target)
+{
+    return ringfile_op_on_path(RINGFILE_OP_SYMLINK, 0, path, target, NULL);
+}
+static inline ringfile_op ringfile_op_chmod(const char *path, uint32_t mode)
+{
+    return ringfile_op_on_path(RINGFILE_OP_CHMOD, mode, path, NULL, NULL);
+}
+/* `kind`: RINGFILE_OP_UNLINK, RINGFILE_OP_RMDIR, RINGFILE_OP_MKDIR or RINGFILE_OP_MKDIR_ALL. */
+static inline ringfile_op ringfile_op_path(uint32_t kind, const char *path)
+{
+    return ringfile_op_on_path(kind, 0, path, NULL, NULL);
 }
 
-static inline int64_t ringfile_batch_write(ringfile_batch *batch, const ringfile_file *file, const void *data,
-                                           size_t length, uint64_t offset, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE, 0, file, data, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_write_durable(ringfile_batch *batch, const ringfile_file *file, const void *data,
-                                                   size_t length, uint64_t offset, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE_DURABLE, 0, file, data, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_write_atomic(ringfile_batch *batch, const ringfile_file *file, const void *data,
-                                                  size_t length, uint64_t offset, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE_ATOMIC, 0, file, data, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_readv(ringfile_batch *batch, const ringfile_file *file,
-                                           const struct iovec *parts, size_t count, uint64_t offset,
-                                           uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_vectored(&op, RINGFILE_OP_READV, file, parts, count, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_writev(ringfile_batch *batch, const ringfile_file *file,
-                                            const struct iovec *parts, size_t count, uint64_t offset,
-                                            uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_vectored(&op, RINGFILE_OP_WRITEV, file, parts, count, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_sync_data(ringfile_batch *batch, const ringfile_file *file, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_DATA, 0, file, NULL, 0, 0);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_sync_all(ringfile_batch *batch, const ringfile_file *file, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_ALL, 0, file, NULL, 0, 0);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_sync_range(ringfile_batch *batch, const ringfile_file *file, uint64_t offset,
-                                                uint64_t length, uint32_t flags, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_RANGE, flags, file, NULL, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_allocate(ringfile_batch *batch, const ringfile_file *file, uint32_t mode,
-                                              uint64_t offset, uint64_t length, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_ALLOCATE, mode, file, NULL, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_truncate(ringfile_batch *batch, const ringfile_file *file, uint64_t length,
-                                              uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_TRUNCATE, 0, file, NULL, length, 0);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-static inline int64_t ringfile_batch_advise(ringfile_batch *batch, const ringfile_file *file, uint64_t offset,
-                                            uint64_t length, uint32_t advice, uint64_t user_data)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_ADVISE, advice, file, NULL, length, offset);
-    return ringfile_batch_add(batch, &op, user_data);
-}
-
-/* Operations of a queue. Each function returns 0, or a negative errno. */
-
-static inline int ringfile_queue_read(ringfile_queue *queue, const ringfile_file *file, void *data, size_t length,
-                                      uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_READ, 0, file, data, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_write(ringfile_queue *queue, const ringfile_file *file, const void *data,
-                                       size_t length, uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE, 0, file, data, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_write_durable(ringfile_queue *queue, const ringfile_file *file, const void *data,
-                                               size_t length, uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE_DURABLE, 0, file, data, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_write_atomic(ringfile_queue *queue, const ringfile_file *file, const void *data,
-                                              size_t length, uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_WRITE_ATOMIC, 0, file, data, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_readv(ringfile_queue *queue, const ringfile_file *file, const struct iovec *parts,
-                                       size_t count, uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_vectored(&op, RINGFILE_OP_READV, file, parts, count, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_writev(ringfile_queue *queue, const ringfile_file *file, const struct iovec *parts,
-                                        size_t count, uint64_t offset, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_vectored(&op, RINGFILE_OP_WRITEV, file, parts, count, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_sync_data(ringfile_queue *queue, const ringfile_file *file, uint64_t user_data,
-                                           uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_DATA, 0, file, NULL, 0, 0);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_sync_all(ringfile_queue *queue, const ringfile_file *file, uint64_t user_data,
-                                          uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_ALL, 0, file, NULL, 0, 0);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_sync_range(ringfile_queue *queue, const ringfile_file *file, uint64_t offset,
-                                            uint64_t length, uint32_t flags, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_SYNC_RANGE, flags, file, NULL, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_allocate(ringfile_queue *queue, const ringfile_file *file, uint32_t mode,
-                                          uint64_t offset, uint64_t length, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_ALLOCATE, mode, file, NULL, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_truncate(ringfile_queue *queue, const ringfile_file *file, uint64_t length,
-                                          uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_TRUNCATE, 0, file, NULL, length, 0);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_advise(ringfile_queue *queue, const ringfile_file *file, uint64_t offset,
-                                        uint64_t length, uint32_t advice, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_short(&op, RINGFILE_OP_ADVISE, advice, file, NULL, length, offset);
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_open_file(ringfile_queue *queue, const char *path,
-                                           const ringfile_open_options *options, ringfile_file **file,
-                                           uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_OPEN);
-    op.path = path;
-    op.options = options;
-    op.opened = file;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_rename(ringfile_queue *queue, const char *from, const char *to, uint64_t user_data,
-                                        uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_RENAME);
-    op.path = from;
-    op.to_path = to;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_unlink(ringfile_queue *queue, const char *path, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_UNLINK);
-    op.path = path;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_rmdir(ringfile_queue *queue, const char *path, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_RMDIR);
-    op.path = path;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_mkdir(ringfile_queue *queue, const char *path, uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_MKDIR);
-    op.path = path;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-static inline int ringfile_queue_statx(ringfile_queue *queue, const char *path, ringfile_metadata *metadata,
-                                       uint64_t user_data, uint64_t *token)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_STATX);
-    op.path = path;
-    op.metadata = metadata;
-    return ringfile_queue_add(queue, &op, user_data, token);
-}
-
-/* Reads the metadata of an open file into a struct whose `size` is set. Any thread. Blocks. */
-static inline int ringfile_stat(const ringfile_file *file, ringfile_metadata *metadata)
-{
-    ringfile_op op;
-    ringfile_op_init(&op, RINGFILE_OP_STATX);
-    op.file = file;
-    op.metadata = metadata;
-    return (int)ringfile_run(&op);
-}
-
-/* Waits until all that was appended before is in the file, where others can read it. */
-static inline int ringfile_appender_flush(const ringfile_appender *appender)
-{
-    int64_t end = ringfile_appender_append(appender, NULL, 0, RINGFILE_APPEND_FLUSH);
-    return end < 0 ? (int)end : 0;
-}
-
-/* Waits until all that was appended before is durable. Threads that wait at the same time share one sync. */
-static inline int ringfile_appender_sync(const ringfile_appender *appender)
-{
-    int64_t end = ringfile_appender_append(appender, NULL, 0, RINGFILE_APPEND_SYNC);
-    return end < 0 ? (int)end : 0;
-}
-
-/* Returns the offset at which the next record will begin. Does not block. */
+/* Calls of ringfile_appender_append without data. Flush and sync return 0 or a negative errno, end an offset. */
 static inline int64_t ringfile_appender_end(const ringfile_appender *appender)
 {
     return ringfile_appender_append(appender, NULL, 0, 0);
+}
+static inline int ringfile_appender_wait(const ringfile_appender *appender, uint32_t flag)
+{
+    int64_t end = ringfile_appender_append(appender, NULL, 0, flag);
+#ifdef __cplusplus
+    return end < 0 ? static_cast<int>(end) : 0;
+#else
+    return end < 0 ? (int)end : 0;
+#endif
+}
+static inline int ringfile_appender_flush(const ringfile_appender *appender)
+{
+    return ringfile_appender_wait(appender, RINGFILE_APPEND_FLUSH);
+}
+static inline int ringfile_appender_sync(const ringfile_appender *appender)
+{
+    return ringfile_appender_wait(appender, RINGFILE_APPEND_SYNC);
 }
 
 /* Gets one page, and reads it if it is not in memory. Returns 0, or a negative errno: see ringfile_cache_read_many. */
 static inline int ringfile_cache_read(const ringfile_cached_file *cached, uint64_t number, ringfile_cached_page *page)
 {
     int found = ringfile_cache_get(cached, number, page);
-    if (found != 0)
-        return found < 0 ? found : 0;
-    return ringfile_cache_read_many(cached, &number, 1, page);
+    return found > 0 ? 0 : found < 0 ? found : ringfile_cache_read_many(cached, &number, 1, page);
 }
-
 /* Begins to read those pages that are not in memory, and returns at once: see ringfile_cache_read_many. */
 static inline int ringfile_cache_prefetch(const ringfile_cached_file *cached, const uint64_t *numbers, size_t count)
 {

@@ -5,7 +5,8 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use ringfile::{Appender, File, OpenAppender, Pool};
+use ringfile::log::OpenAppender;
+use ringfile::{Appender, File, Pool};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
@@ -22,13 +23,13 @@ pub struct ringfile_appender {
 
 static APPENDERS: Table<Appender> = Table::new("ringfile_appender", 9, Lock::Appenders, || APPENDERS.hold());
 
-/// ringfile_appender_options.flags: keep the file's content behind the valid length, and overwrite it; the file keeps
-/// its length. For a log in a file that was allocated or used before, whose syncs then need not wait for the file
+/// ringfile_appender_options.flags: keep the file's content behind the valid length, and overwrite it; the file is
+/// not cut. For a log in a file that was used before, or written with zeros, whose syncs then need not wait for the file
 /// system's journal. No record may consist of zeros, and those of an earlier use of the file must differ.
 pub const RINGFILE_APPENDER_RECYCLE: u32 = 1;
 /// Write no zeros ahead. Otherwise, with direct I/O on ext4 and XFS, a thread of the library may write up to 4 MiB of
-/// zeros behind the log, so that small syncs need not wait for the file system's journal; ringfile_appender_close cuts
-/// what is left of them.
+/// zeros behind the log and the file's end, so that small syncs need not wait for the file system's journal;
+/// ringfile_appender_close cuts what is left of them, unless the file is recycled.
 pub const RINGFILE_APPENDER_NO_ZEROS: u32 = 2;
 
 /// ringfile_appender_append: wait until the record, and all before it, are in the file, where others can read them.

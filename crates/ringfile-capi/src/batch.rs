@@ -1,8 +1,9 @@
 //! Batches: operations on any files, carried out together, each with its own result.
 //!
 //! Invariants: nothing starts before the batch is run or started; everything has finished when the run returns, or the
-//! end is reported. A batch is locked only for a moment, never while its operations are carried out: calls wait for the
-//! lock, and `State::in_use` decides which of them fail with -EBUSY.
+//! end is reported. A batch is locked only for a moment, and not while its operations are carried out, unless the call
+//! that starts them does that itself (RIGHTS in the header): calls wait for the lock, and `State::in_use` decides which of
+//! them fail with -EBUSY.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Write;
@@ -10,12 +11,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use ringfile::{Batch, Done, File, StartedBatch};
+use ringfile::queue::StartedBatch;
+use ringfile::{Batch, Completion, File};
 
 use crate::error::{Fault, Result, call, done, remember};
 use crate::file;
 use crate::fork::{self, Lock};
-use crate::memory::Span;
+use crate::memory::{self, Span};
 use crate::op::{self, Checked, OnFile, Plain, ringfile_op, ringfile_result};
 use crate::path::{OnPath, Room};
 use crate::raw::{self, Growing};
@@ -34,7 +36,7 @@ pub struct ringfile_batch_options {
     /// sizeof(ringfile_batch_options).
     pub size: usize,
     /// Operations in flight at once; 0 for 128, more than 4096 counts as 4096.
-    pub in_flight: usize,
+    pub depth: usize,
     /// Not 0: the first error stops the batch; operations that have not started end with -ECANCELED.
     pub stop_on_error: u32,
     /// Not 0: reads of a file with at most `merge_gap` bytes between them are merged.
@@ -180,26 +182,24 @@ pub unsafe extern "C" fn ringfile_batch_create(
 /// Any thread. Does not block; does no I/O. -EINVAL: an unknown kind, or a field that it does not use is not 0. The
 /// memory is used when the batch is run, and must exist then. Errors of the operation itself are its result.
 ///
-/// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
-/// and for additional results while the batch is run, or from ringfile_batch_start until the end was reported.
+/// Pointers: the fields of `op` are valid as RINGFILE_OP_... says, memory for I/O and for additional results while the
+/// batch is run, or from ringfile_batch_start until the end was reported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_add(
     batch: *mut ringfile_batch,
-    op: *const ringfile_op,
+    op: ringfile_op,
     user_data: u64,
 ) -> i64 {
     call(|| {
         with(batch, |state| {
-            // SAFETY: by the contract in the header.
-            state.steps.push(unsafe {
-                match Plain::new(op) {
-                    Some(plain) => Step::OnFile {
-                        on_file: OnFile::Transfer(plain.transfer()),
-                        file: file::with(plain.file(), File::clone)?,
-                        user_data,
-                    },
-                    None => checked(op, user_data)?,
-                }
+            state.steps.push(match Plain::new(&op) {
+                Some(plain) => Step::OnFile {
+                    on_file: OnFile::Transfer(plain.transfer()),
+                    file: file::with(plain.file(), File::clone)?,
+                    user_data,
+                },
+                // SAFETY: by the contract in the header.
+                None => unsafe { checked(&op, user_data) }?,
             });
             state.operations += 1;
             Ok(state.operations as i64 - 1)
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn ringfile_batch_add(
 /// # Safety
 /// As [`op::check`].
 #[inline(never)]
-unsafe fn checked(op: *const ringfile_op, user_data: u64) -> Result<Step> {
+unsafe fn checked(op: &ringfile_op, user_data: u64) -> Result<Step> {
     // SAFETY: by this function's contract.
     Ok(match unsafe { op::check(op) }? {
         Checked::OnFile(file, on_file) => {
@@ -275,7 +275,7 @@ pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void,
 ///
 /// `done` may use this batch and others, add to them and start them. It must be quick, must return (no longjmp, no C++
 /// exception), and must not block: calls of this library that wait for an operation or for memory of a pool return
-/// -EDEADLK there. ringfile_last_error() describes the operation that failed last.
+/// -EDEADLK there. It runs with all signals blocked. ringfile_last_error() describes the operation that failed last.
 ///
 /// The memory must stay valid until `done` is called, `context` for as long as `done` uses it. From the start until
 /// immediately before `done` is called, the batch is in use: all calls on it return -EBUSY, except
@@ -283,9 +283,9 @@ pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void,
 /// shortly before. A batch that is freed meanwhile continues: its end is still reported, and its results are lost. If
 /// the process ends first, or in a forked child, no end is reported; in the child the batch stays -EBUSY.
 ///
-/// Any thread. Does not block. If this fails, nothing was started, and `done` is not called. -EOPNOTSUPP in a child of a
-/// process that has used the library's threads, -EAGAIN if no thread can be started: the batch is empty then. After
-/// -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
+/// Any thread. Does not block, except as RIGHTS says. If this fails, nothing was started, and `done` is not called.
+/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN if no thread can be started: the
+/// batch is empty then. After -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
 ///
 /// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
 /// file.
@@ -319,13 +319,13 @@ unsafe impl Send for Context {}
 /// The descriptor is duplicated. It still belongs to the caller, who may close it at any time; the library closes its
 /// duplicate at the end.
 ///
-/// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the duplicate. In both cases
-/// nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
+/// Any thread. Does not block, except as RIGHTS says. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the
+/// duplicate. In both cases nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
     done(|| {
         // SAFETY: the call takes only a number.
-        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
+        let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 3) };
         if own < 0 {
             let error = std::io::Error::last_os_error();
             let text = format!("duplicating the eventfd {eventfd}: {error}");
@@ -399,8 +399,8 @@ impl State {
     /// Returns the added operations as a batch, and makes room for their results.
     fn begin(&mut self) -> Batch {
         let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
-        if self.options.in_flight != 0 {
-            batch = batch.in_flight(self.options.in_flight);
+        if self.options.depth != 0 {
+            batch = batch.depth(self.options.depth);
         }
         if self.options.merge_reads != 0 {
             batch = batch.merge_reads(self.options.merge_gap);
@@ -434,7 +434,7 @@ impl State {
     }
 
     /// Keeps the results of the operations, and writes the additional ones. Returns how many failed.
-    fn end(&mut self, mut done: Vec<Done>) -> i64 {
+    fn end(&mut self, mut done: Vec<Completion>) -> i64 {
         let mut faults = Vec::new();
         for (index, room) in self.rooms.drain(..) {
             if let Some(done) = done.get_mut(index)
@@ -444,7 +444,8 @@ impl State {
                 faults.push((index, fault));
             }
         }
-        for (index, (result, done)) in self.results.iter_mut().zip(done).enumerate() {
+        for (index, (result, mut done)) in self.results.iter_mut().zip(done).enumerate() {
+            memory::keep_list(&mut done);
             result.result = match done.result {
                 Ok(bytes) => bytes as i64,
                 Err(error) => {

@@ -1,7 +1,8 @@
 //! Page caches: files whose pages are found in memory, without a lock.
 //!
-//! A thread keeps the files that it used last ([`Known`]), so that a page that is in memory costs no lock of the table
-//! of handles. Invariants: what a thread keeps is not used once a file was closed, by whichever thread. A forked child
+//! A thread keeps the pages of the files that it used last ([`RecentFiles`]), so that a page that is in memory costs no lock of
+//! the table of handles. Invariants: what a thread keeps is not used once a file was closed, by whichever thread, and keeps no
+//! file open. A forked child
 //! takes no lock of its parent's caches, which another thread may have had at the fork: it leaks what it would have to
 //! drop.
 
@@ -11,7 +12,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::ringfile_cache::{Cache, CachedFile, Metrics, Page, WhenPinned};
+use ::ringfile_cache::{Cache, CachedFile, CachedPages, Metrics, Page, WhenPinned};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
@@ -31,20 +32,25 @@ pub struct ringfile_cached_file {
     _opaque: [u8; 0],
 }
 
-static CACHES: Table<Own<Cache>> = Table::new("ringfile_cache", 17, Lock::Caches, || CACHES.hold());
+static CACHES: Table<ProcessOwned<Cache>> = Table::new("ringfile_cache", 17, Lock::Caches, || CACHES.hold());
 static FILES: Table<Cached> = Table::new("ringfile_cached_file", 19, Lock::CachedFiles, || FILES.hold());
 /// How many cached files were closed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 /// Something that only the process uses up that made it: a forked child leaks it.
-struct Own<T> {
+struct ProcessOwned<T> {
     value: Option<T>,
     process: u32,
 }
 
-impl<T> Own<T> {
+impl<T> ProcessOwned<T> {
     fn new(value: T) -> Self {
         Self { value: Some(value), process: fork::generation() }
+    }
+
+    /// Makes something of it that is as little for a child to use up.
+    fn map<U>(&self, make: impl FnOnce(&T) -> U) -> ProcessOwned<U> {
+        ProcessOwned { value: self.value.as_ref().map(make), process: self.process }
     }
 
     fn is_of_this_process(&self) -> bool {
@@ -64,14 +70,14 @@ impl<T> Own<T> {
     }
 }
 
-impl<T: Clone> Clone for Own<T> {
+impl<T: Clone> Clone for ProcessOwned<T> {
     fn clone(&self) -> Self {
         // A clone may be made in a child, and is as little the child's as the original.
         Self { value: self.value.clone(), process: self.process }
     }
 }
 
-impl<T> Drop for Own<T> {
+impl<T> Drop for ProcessOwned<T> {
     fn drop(&mut self) {
         if !self.is_of_this_process() {
             mem::forget(self.value.take());
@@ -81,41 +87,41 @@ impl<T> Drop for Own<T> {
 
 #[derive(Clone)]
 struct Cached {
-    file: Own<CachedFile>,
+    file: ProcessOwned<CachedFile>,
     /// The handle of its cache.
     cache: usize,
 }
 
 /// Files that a thread used: each at the place that its handle gives it.
-struct Known {
+struct RecentFiles {
     /// [`CLOSED`], when the first of these was looked up.
     closed: u64,
-    files: [Option<(usize, Own<CachedFile>)>; 8],
+    files: [Option<(usize, ProcessOwned<CachedPages>)>; 8],
 }
 
-impl Known {
+impl RecentFiles {
     const NOTHING: Self = Self { closed: 0, files: [const { None }; 8] };
 }
 
-impl Default for Known {
+impl Default for RecentFiles {
     fn default() -> Self {
         Self::NOTHING
     }
 }
 
 thread_local! {
-    static KNOWN: Ending<Known> = const { Ending(RefCell::new(Known::NOTHING)) };
+    static KNOWN: Ending<RecentFiles> = const { Ending(RefCell::new(RecentFiles::NOTHING)) };
 }
 
 fn place(handle: *const ringfile_cached_file) -> usize {
     (handle.addr() >> TAG_BITS) % 8
 }
 
-/// Uses the file behind a handle if the thread keeps it. Takes no lock.
+/// Uses the pages of the file behind a handle if the thread keeps them. Takes no lock.
 #[inline(always)]
 fn with_known<R>(
     handle: *const ringfile_cached_file,
-    act: impl FnOnce(&Own<CachedFile>) -> Option<R>,
+    act: impl FnOnce(&CachedPages) -> Option<R>,
 ) -> Option<R> {
     let used = KNOWN.try_with(|known| {
         let known = known.0.try_borrow().ok()?;
@@ -123,7 +129,7 @@ fn with_known<R>(
             Some((number, file))
                 if *number == handle.addr() && known.closed == CLOSED.load(Ordering::Acquire) =>
             {
-                act(file)
+                act(file.value.as_ref()?)
             }
             _ => None,
         }
@@ -132,29 +138,32 @@ fn with_known<R>(
 }
 
 /// Uses the file behind a handle.
-fn with<R>(handle: *const ringfile_cached_file, act: impl FnOnce(&Own<CachedFile>) -> R) -> Result<R> {
-    let file = with_known(handle, |file| Some(file.clone())).map_or_else(|| look_up(handle), Ok)?;
+fn with<R>(
+    handle: *const ringfile_cached_file,
+    act: impl FnOnce(&ProcessOwned<CachedFile>) -> R,
+) -> Result<R> {
+    let file = FILES.with(handle, |cached| cached.file.clone())?;
     Ok(act(&file))
 }
 
-/// Returns the file behind a handle, and keeps it for the thread's next call.
+/// Returns the pages of the file behind a handle, and keeps them for the thread's next call.
 #[cold]
-fn look_up(handle: *const ringfile_cached_file) -> Result<Own<CachedFile>> {
+fn look_up(handle: *const ringfile_cached_file) -> Result<ProcessOwned<CachedPages>> {
     let closed = CLOSED.load(Ordering::Acquire);
-    let file = FILES.with(handle, |cached| cached.file.clone())?;
+    let pages = FILES.with(handle, |cached| cached.file.map(CachedFile::pages))?;
     let replaced = KNOWN.try_with(|known| {
         let mut known = known.0.try_borrow_mut().ok()?;
-        let before = if known.closed == closed { Known::default() } else { mem::take(&mut *known) };
+        let before = if known.closed == closed { RecentFiles::default() } else { mem::take(&mut *known) };
         known.closed = closed;
-        let one = known.files[place(handle)].replace((handle.addr(), file.clone()));
+        let one = known.files[place(handle)].replace((handle.addr(), pages.clone()));
         Some((before, one))
     });
     // While nothing is borrowed.
     drop(replaced);
-    Ok(file)
+    Ok(pages)
 }
 
-/// Drops the files that the thread keeps.
+/// Drops what the thread keeps.
 pub(crate) fn rest() {
     drop(KNOWN.try_with(|known| known.0.try_borrow_mut().ok().map(|mut known| mem::take(&mut *known))));
 }
@@ -300,7 +309,7 @@ pub unsafe extern "C" fn ringfile_cache_create(
             .huge_pages(pool::huge_pages(options.huge_pages)?)
             .pressure(options.pressure != 0);
         CACHES.heed();
-        let handle = CACHES.add(Own::new(builder.build()?))?;
+        let handle = CACHES.add(ProcessOwned::new(builder.build()?))?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(cache, handle, "the pointer to the cache's handle") }
     })
@@ -338,7 +347,7 @@ pub unsafe extern "C" fn ringfile_cache_open(
             return Err(Fault::null("the pointer to the cached file's handle"));
         }
         let open = CACHES.get(cache)?.get()?.open(file::get(file)?, page_size)?;
-        let handle = FILES.add(Cached { file: Own::new(open), cache: cache.addr() })?;
+        let handle = FILES.add(Cached { file: ProcessOwned::new(open), cache: cache.addr() })?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(cached, handle, "the pointer to the cached file's handle") }
     })
@@ -347,17 +356,13 @@ pub unsafe extern "C" fn ringfile_cache_open(
 /// Closes a cached file. Its pages leave the cache; those in use stay until they are released. Reads and writes in
 /// flight continue.
 ///
-/// Any thread. Does not block. A thread that used the file keeps it open until its next call of a function of cached
-/// files, ringfile_thread_release, or its end.
+/// Any thread. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_cache_close(cached: *mut ringfile_cached_file) -> c_int {
     done(|| {
         let removed = FILES.remove(cached)?;
         CLOSED.fetch_add(1, Ordering::Release);
-        if let Ok(file) = removed.file.get() {
-            // Threads may keep it.
-            file.invalidate(0..u64::MAX);
-        }
+        drop(removed);
         rest();
         Ok(())
     })
@@ -379,7 +384,7 @@ pub unsafe extern "C" fn ringfile_cache_get(
     page: *mut ringfile_cached_page,
 ) -> c_int {
     if !page.is_null()
-        && let Some(found) = with_known(cached, |file| file.value.as_ref()?.get(number))
+        && let Some(found) = with_known(cached, |pages| pages.get(number))
     {
         // SAFETY: by the contract in the header.
         unsafe { page.write(ringfile_cached_page::new(found)) };
@@ -395,7 +400,8 @@ fn get_slowly(cached: *const ringfile_cached_file, number: u64, page: *mut ringf
     call(|| {
         // SAFETY: by the contract in the header.
         unsafe { raw::put(page, ringfile_cached_page::NONE, "the page") }?;
-        let Some(found) = with(cached, |file| file.value.as_ref()?.get(number))? else { return Ok(0) };
+        let found = look_up(cached)?.value.as_ref().and_then(|pages| pages.get(number));
+        let Some(found) = found else { return Ok(0) };
         // SAFETY: as above.
         unsafe { page.write(ringfile_cached_page::new(found)) };
         Ok(1)
@@ -488,9 +494,12 @@ fn read_many(
     numbers: &[u64],
     pages: &mut [ringfile_cached_page],
 ) -> Result<()> {
-    let file = with(cached, Own::clone)?;
+    let known = match with_known(cached, |pages| Some(pages.clone())) {
+        Some(known) => Some(known),
+        None => look_up(cached)?.value.clone(),
+    };
     let got = numbers.iter().zip(&mut *pages).all(|(number, page)| {
-        let found = file.value.as_ref().and_then(|file| file.get(*number));
+        let found = known.as_ref().and_then(|pages| pages.get(*number));
         found.is_some_and(|found| {
             *page = ringfile_cached_page::new(found);
             true
@@ -503,6 +512,7 @@ fn read_many(
     pages.iter_mut().for_each(|page| {
         release(page);
     });
+    let file = with(cached, ProcessOwned::clone)?;
     let read = block_on(file.get()?.read_many(numbers))??;
     pages.iter_mut().zip(read).for_each(|(page, found)| *page = ringfile_cached_page::new(found));
     Ok(())

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 
-use ringfile::{Advice, AllocateMode, RangeSync};
+use ringfile::fs::{Advice, AllocateMode, RangeSync};
 
 use crate::error::{Fault, Result, done};
 use crate::file::{self, ringfile_file};
@@ -43,20 +43,9 @@ pub const RINGFILE_SYNC_RANGE_WAIT_AFTER: u32 = 4;
 fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
     let file = file::get(file)?;
     local::blocking(|queue| {
-        if all {
-            queue.add(file.sync_all(), 0);
-        } else {
-            queue.add(file.sync_data(), 0);
-        }
+        let token = if all { queue.add(file.sync_all(), 0) } else { queue.add(file.sync_data(), 0) };
         queue.submit();
-        queue.wait(1, None);
-        match queue.take() {
-            Some((_, done)) => Ok(done.result.map(drop)?),
-            None => Err(Fault::new(
-                libc::EOPNOTSUPP,
-                "cannot wait for the sync: this is a forked child, or the thread is ending",
-            )),
-        }
+        Ok(local::wait_for(queue, token)?.result.map(drop)?)
     })
 }
 
@@ -67,7 +56,8 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
 /// data that was not synced may be lost, although the kernel would let the next sync succeed. So each later sync and
 /// ringfile_write_durable of this file, by any function and thread, fails with the same errno without being tried;
 /// other reads and writes continue. To sync again, close the file and open it again, and check or rewrite what was
-/// written since the last successful sync.
+/// written since the last successful sync. A durable write that a full disk, a quota or RLIMIT_FSIZE refuses (-ENOSPC,
+/// -EDQUOT, -EFBIG) is not remembered, unless it may have been its sync that had no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_data(file: *const ringfile_file) -> c_int {
     done(|| sync(file, false))
@@ -105,10 +95,10 @@ pub extern "C" fn ringfile_sync_range(
             return Ok(());
         }
         let error = std::io::Error::last_os_error();
-        let path = file.path().map(|path| format!(" of {}", path.display())).unwrap_or_default();
+        let path = file.path().map(|path| format!(" of {path:?}")).unwrap_or_default();
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         // The kernel reports a failed write only once, and would not report it to the next sync.
-        file.note_failed_sync(errno);
+        file.poison_sync(errno);
         Err(Fault::new(errno, format!("syncing {length} bytes at offset {offset}{path}: {error}")))
     })
 }
@@ -205,6 +195,6 @@ pub unsafe extern "C" fn ringfile_sync_directory(path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: by the contract in the header.
         let path = unsafe { raw::path(path) }?;
-        Ok(block_on(ringfile::sync_dir(path))??)
+        Ok(block_on(ringfile::fs::sync_dir(path))??)
     })
 }

@@ -9,7 +9,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ringfile::{Error, PoolError};
+use ringfile::Error;
+use ringfile::buf::PoolError;
 
 use crate::cancel::Delayed;
 

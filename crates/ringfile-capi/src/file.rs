@@ -1,13 +1,17 @@
 //! Opening, closing and querying files.
 
 use std::ffi::{c_char, c_int};
+use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use ringfile::{Durability, File, OpenOptions, Route};
 
 use crate::error::{Fault, Result, call, done};
 use crate::fork::Lock;
 use crate::raw::{self, Growing};
+use crate::recent;
 use crate::table::Table;
 
 /// An open file.
@@ -54,13 +58,13 @@ pub const RINGFILE_DIRECT: u32 = 32;
 /// With RINGFILE_DIRECT: use buffered I/O if direct I/O is not available.
 pub const RINGFILE_BUFFERED_FALLBACK: u32 = 64;
 /// Poll for completions (IOPOLL), on devices with poll queues. Needs RINGFILE_DIRECT.
-pub const RINGFILE_POLL: u32 = 128;
+pub const RINGFILE_IOPOLL: u32 = 128;
 /// Buffered I/O that leaves nothing in the page cache (RWF_DONTCACHE), if the file system supports it.
 pub const RINGFILE_DONT_CACHE: u32 = 256;
 /// With RINGFILE_WRITE, on the character device of an NVMe namespace (/dev/ng0n1): writes go to the drive as its own
 /// commands, past every file system. Its block device is claimed until the file is closed; -EBUSY if it is in use.
 /// Reading needs no flag. -EOPNOTSUPP if commands cannot be sent, or the namespace's format is not supported.
-pub const RINGFILE_NAMESPACE_WRITES: u32 = 512;
+pub const RINGFILE_ALLOW_RAW_NVME_WRITES: u32 = 512;
 /// Read cached data from the page cache and the rest past it (O_DIRECT); data that is read again gets cached. Simply
 /// buffered if that is not available. Not with RINGFILE_DIRECT or RINGFILE_DONT_CACHE.
 pub const RINGFILE_ADAPTIVE: u32 = 1024;
@@ -146,11 +150,11 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
         .truncate(has(RINGFILE_TRUNCATE))
         .direct(has(RINGFILE_DIRECT))
         .buffered_fallback(has(RINGFILE_BUFFERED_FALLBACK))
-        .poll(has(RINGFILE_POLL))
+        .iopoll(has(RINGFILE_IOPOLL))
         .dont_cache(has(RINGFILE_DONT_CACHE))
-        .namespace_writes(has(RINGFILE_NAMESPACE_WRITES))
+        .allow_raw_nvme_writes(has(RINGFILE_ALLOW_RAW_NVME_WRITES))
         .adaptive(has(RINGFILE_ADAPTIVE))
-        .one_descriptor(true)
+        .dup(false)
         .custom_flags(from.custom_flags)
         .durability(match from.durability {
             RINGFILE_DURABILITY_AUTO => Durability::Auto,
@@ -192,7 +196,7 @@ pub unsafe extern "C" fn ringfile_open(
         if file.is_null() {
             return Err(Fault::null("the pointer to the file's handle"));
         }
-        let handle = FILES.add(open_options(&given)?.open(path)?)?;
+        let handle = FILES.add(open_options(&given)?.open_blocking(path)?)?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(file, handle, "the pointer to the file's handle") }
     })
@@ -200,8 +204,8 @@ pub unsafe extern "C" fn ringfile_open(
 
 /// Makes a file of a descriptor, which still belongs to the caller: the library uses a duplicate, until ringfile_close.
 /// The access mode is that of the descriptor. These options apply: RINGFILE_DIRECT (which switches direct I/O on for
-/// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
-/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+/// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_IOPOLL,
+/// RINGFILE_DONT_CACHE, RINGFILE_ALLOW_RAW_NVME_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate, or when this call fails.
@@ -231,25 +235,33 @@ pub unsafe extern "C" fn ringfile_open_fd(
             let errno = error.raw_os_error().unwrap_or(libc::EBADF);
             Fault::new(errno, format!("duplicating descriptor {fd}: {error}"))
         })?;
-        let handle = FILES.add(open_options(&given)?.adopt(own.into())?)?;
+        let handle = FILES.add(open_options(&given)?.from_std(own.into())?)?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(file, handle, "the pointer to the file's handle") }
     })
 }
 
-/// Closes a file. Operations in flight continue, and keep it open until they finish.
+/// Closes a file, and returns what close(2) says, such as -EIO, -ENOSPC or -EDQUOT of NFS; the handle is closed even so. If
+/// operations on the file are in flight, or their results were not taken, returns 0: the last of them closes it, whatever
+/// the threads that have used it do meanwhile, and an error is lost.
 ///
-/// Any thread. Syncs nothing. A thread's ring that used the file releases it with the thread's next operation, with
-/// ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed. Whatever releases
-/// it last blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a file server
-/// write. An error of close(2) is not reported: call ringfile_sync_data first.
+/// Any thread. Syncs nothing. Blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a
+/// file server write.
 ///
 /// As with any close(2) of a descriptor of the file, this releases all record locks that the process has on it
 /// (fcntl(F_SETLK), lockf), through whichever descriptor they were taken: at once, or when the last thread releases the
 /// file. Locks of F_OFD_SETLK and flock stay with the caller's descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_close(file: *mut ringfile_file) -> c_int {
-    done(|| FILES.remove(file).map(drop))
+    done(|| {
+        let removed = FILES.remove(file)?;
+        drop(recent::forget_file(file.addr()));
+        let mut closing = pin!(removed.close());
+        match closing.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(closed) => Ok(closed?),
+            Poll::Pending => Ok(()),
+        }
+    })
 }
 
 /// Returns the size in bytes. Any thread. Blocks as fstat(2).

@@ -28,6 +28,7 @@ pub(crate) enum Lock {
     CachedFiles,
     KnownMemory,
     RegisteredMemory,
+    Recent,
     Log,
 }
 

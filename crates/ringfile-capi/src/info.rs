@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use ringfile::Metrics;
+use ringfile::metrics::Metrics;
 
+use crate::cache;
 use crate::error::{Fault, Result, call, done};
 use crate::file::route;
 use crate::local;
@@ -59,8 +60,7 @@ pub struct ringfile_counts {
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands.
     pub passthrough_ops: u64,
-    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits, one read in 16
-    /// is checked, in a long one one in 64, and counts for all of them.
+    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache. Estimated by sampling.
     pub cache_hits: u64,
     /// Reads of such files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ringfile_thread_metrics(counts: *mut ringfile_counts) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_ring_features(text: *mut c_char, room: usize) -> i64 {
     call(|| {
-        let features = ringfile::ring_features()?.join(" ");
+        let features = ringfile::metrics::ring_features()?.join(" ");
         // SAFETY: by the contract in the header; a c_char is a byte.
         let text = unsafe { raw::array_mut(text.cast::<u8>(), room, "the pointer to the text") }?;
         if let Some(most) = room.checked_sub(1) {
@@ -183,7 +183,7 @@ fn some(threads: usize) -> Result<usize> {
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     done(|| {
-        ringfile::set_io_threads(some(threads)?);
+        ringfile::runtime::set_io_threads(some(threads)?);
         Ok(())
     })
 }
@@ -193,15 +193,19 @@ pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
     done(|| {
-        ringfile::set_worker_threads(some(threads)?);
+        ringfile::runtime::set_worker_threads(some(threads)?);
         Ok(())
     })
 }
 
-/// Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
-/// memory. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files,
-/// see ringfile_close.
+/// Releases what the calling thread keeps between blocking calls: shares of registered memory, and cached files that were
+/// closed. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files, see
+/// ringfile_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_thread_release() -> c_int {
-    done(local::rest)
+    done(|| {
+        local::rest()?;
+        cache::rest();
+        Ok(())
+    })
 }

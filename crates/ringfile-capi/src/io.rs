@@ -5,7 +5,8 @@
 use std::ffi::{c_int, c_void};
 
 use libc::iovec;
-use ringfile::{Buffer, File, Queue, ReadRequest, WriteRequest};
+use ringfile::queue::{ReadRequest, WriteRequest};
+use ringfile::{Buffer, File, Queue, Token};
 
 use crate::error::{Result, call, number_or_errno};
 use crate::file::{self, ringfile_file};
@@ -43,11 +44,13 @@ pub struct ringfile_write_request {
 }
 
 /// Carries out one operation.
-fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result<()>) -> Result<i64> {
+fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result<Token>) -> Result<i64> {
     let file = file::get(file)?;
     local::blocking(|queue| {
-        add(queue, &file)?;
-        Ok(local::wait_for_one(queue)?.result? as i64)
+        let token = add(queue, &file)?;
+        let mut completion = local::wait_for(queue, token)?;
+        memory::keep_list(&mut completion);
+        Ok(completion.result? as i64)
     })
 }
 
@@ -67,8 +70,7 @@ pub unsafe extern "C" fn ringfile_read(
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until this
             // returns.
-            queue.add(file.read_at(unsafe { memory::at(data, length) }?, offset), 0);
-            Ok(())
+            Ok(queue.add(file.read_at(unsafe { memory::at(data, length) }?, offset), 0))
         })
     })
 }
@@ -88,8 +90,7 @@ pub unsafe extern "C" fn ringfile_write(
     call(|| {
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns.
-            queue.add(file.write_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0);
-            Ok(())
+            Ok(queue.add(file.write_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0))
         })
     })
 }
@@ -108,8 +109,7 @@ pub extern "C" fn ringfile_buffer_read(
         let (data, capacity, _) = pool::extent(buffer)?;
         let read = one(file, |queue, file| {
             // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
-            queue.add(file.read_at(unsafe { memory::at(data, capacity) }?, offset), 0);
-            Ok(())
+            Ok(queue.add(file.read_at(unsafe { memory::at(data, capacity) }?, offset), 0))
         })?;
         pool::set_length(buffer, read as usize)?;
         Ok(read)
@@ -129,8 +129,7 @@ pub extern "C" fn ringfile_buffer_write(
         let (data, _, length) = pool::extent(buffer)?;
         one(file, |queue, file| {
             // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
-            queue.add(file.write_at(unsafe { memory::at(data, length) }?, offset), 0);
-            Ok(())
+            Ok(queue.add(file.write_at(unsafe { memory::at(data, length) }?, offset), 0))
         })
     })
 }
@@ -177,27 +176,23 @@ pub unsafe extern "C" fn ringfile_write_atomic(
     call(|| {
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns; `one` waits.
-            queue.add(file.write_atomic_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0);
-            Ok(())
+            Ok(queue.add(file.write_atomic_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0))
         })
     })
 }
 
-/// Returns the parts of a vectored operation as buffers, and their total length.
+/// Returns the parts of a vectored operation as buffers.
 ///
 /// # Safety
 /// As [`memory::parts`] and [`Parts::of`].
-unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
+unsafe fn buffers(parts: *const iovec, count: usize) -> Result<Vec<Buffer>> {
     // SAFETY: by this function's contract.
-    unsafe {
-        let (parts, total) = memory::parts(parts, count)?;
-        Ok((Parts::of(parts)?, total))
-    }
+    unsafe { Parts::of(memory::parts(parts, count)?) }
 }
 
 /// Reads as ringfile_read does, into several parts, one after another.
 ///
-/// Any thread. Blocks. Allocates.
+/// Any thread. Blocks. RINGFILE_OP_READV says when it is a fixed read, and when it allocates.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -208,17 +203,16 @@ pub unsafe extern "C" fn ringfile_readv(
     offset: u64,
 ) -> i64 {
     call(|| {
-        let file = file::get(file)?;
-        // SAFETY: by the contract in the header; `block_on` waits.
-        let (buffers, _) = unsafe { buffers(parts, count) }?;
-        let read = block_on(file.read_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
-        Ok(read.iter().map(|part| part.len() as i64).sum())
+        one(file, |queue, file| {
+            // SAFETY: by the contract in the header; `one` waits.
+            Ok(queue.add(file.read_vectored_at(unsafe { buffers(parts, count) }?, offset), 0))
+        })
     })
 }
 
 /// Writes as ringfile_write does, from several parts, one after another.
 ///
-/// Any thread. Blocks. Allocates.
+/// Any thread. Blocks. RINGFILE_OP_READV says when it is a fixed write, and when it allocates.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -229,11 +223,10 @@ pub unsafe extern "C" fn ringfile_writev(
     offset: u64,
 ) -> i64 {
     call(|| {
-        let file = file::get(file)?;
-        // SAFETY: by the contract in the header; `block_on` waits.
-        let (buffers, total) = unsafe { buffers(parts, count) }?;
-        block_on(file.write_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
-        Ok(total as i64)
+        one(file, |queue, file| {
+            // SAFETY: by the contract in the header; `one` waits.
+            Ok(queue.add(file.write_vectored_at(unsafe { buffers(parts, count) }?, offset), 0))
+        })
     })
 }
 

@@ -25,6 +25,7 @@ mod path;
 mod pool;
 mod queue;
 mod raw;
+mod recent;
 mod shared;
 #[cfg(test)]
 #[path = "../../ringfile/tests/it/support/skip.rs"]
@@ -33,6 +34,3 @@ mod skip;
 mod table;
 #[cfg(test)]
 mod tests;
-
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!("the C interface needs pointers of 64 bits, which encode the kind of a handle");

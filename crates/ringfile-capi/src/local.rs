@@ -5,26 +5,33 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use ringfile::{Done, Queue, ReadRequest, WriteRequest};
+use ringfile::queue::{Canceller, ReadRequest, WriteRequest};
+use ringfile::{Completion, Queue, Token};
 
-use crate::cache;
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
 use crate::fork::Lock;
 use crate::log;
 use crate::path::Room;
+use crate::recent::Recent;
 use crate::table::Table;
 
-/// The handles of all threads.
-static QUEUES: Table<()> = Table::new("ringfile_queue", 11, Lock::Queues, || QUEUES.hold());
+/// The queues of all threads, which any thread may cancel operations of.
+static QUEUES: Table<Canceller> = Table::new("ringfile_queue", 11, Lock::Queues, || QUEUES.hold());
 
 /// A queue of this thread.
 pub(crate) struct Own {
     handle: *const (),
     pub(crate) queue: Queue,
+    pub(crate) recent: Arc<Recent>,
+    /// Whether operations have used memory that `recent` has kept.
+    pub(crate) uses_memory: bool,
     /// Where to write results that are more than a number, by operation token.
     pub(crate) rooms: HashMap<u64, Room>,
+    /// Results on their way to the caller; empty between calls.
+    pub(crate) taken: Vec<Completion>,
 }
 
 impl Drop for Own {
@@ -113,8 +120,9 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
 
 /// Adds a queue to those of this thread.
 pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
-    let handle: *mut H = QUEUES.add(())?;
-    let added = Own { handle: handle.cast_const().cast(), queue, rooms: HashMap::new() };
+    let handle: *mut H = QUEUES.add(queue.canceller())?;
+    let (recent, rooms, taken) = (Recent::new(), HashMap::new(), Vec::new());
+    let added = Own { handle: handle.cast_const().cast(), queue, recent, uses_memory: false, rooms, taken };
     own(|list| {
         list.push(added);
         Ok(handle)
@@ -140,11 +148,17 @@ pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<
 fn elsewhere<H>(handle: *const H) -> Fault {
     match QUEUES.get(handle) {
         Err(closed) => closed,
-        Ok(()) => Fault::new(
+        Ok(_) => Fault::new(
             libc::EPERM,
             "the handle belongs to another thread: use it there, or create one on this thread",
         ),
     }
+}
+
+/// Returns what cancels the operations of another thread's queue; `None` if it is one of this thread.
+pub(crate) fn canceller<H>(handle: *const H) -> Result<Option<Canceller>> {
+    let is_own = own(|list| Ok(list.iter().any(|own| own.handle == handle.cast())))?;
+    if is_own { Ok(None) } else { QUEUES.get(handle).map(Some) }
 }
 
 /// Closes a queue of this thread. Dropping the returned value waits for the kernel.
@@ -196,10 +210,8 @@ pub(crate) fn blocking_with_requests<R>(
 }
 
 /// Waits for the only operation of a queue, and takes its result.
-pub(crate) fn wait_for_one(queue: &mut Queue) -> Result<Done> {
-    queue.wait(1, None);
-    let taken = queue.take().map(|(_, done)| done);
-    taken.ok_or_else(|| {
+pub(crate) fn wait_for(queue: &mut Queue, token: Token) -> Result<Completion> {
+    queue.wait_for(token).map_err(|_| {
         Fault::new(
             libc::EOPNOTSUPP,
             "cannot wait for the operation: this is a forked child, or the thread is ending",
@@ -207,13 +219,12 @@ pub(crate) fn wait_for_one(queue: &mut Queue) -> Result<Done> {
     })
 }
 
-/// Drops the queue of blocking operations, what the thread's ring keeps, and the cached files that the thread does.
+/// Drops the queue of blocking operations, and what the thread's ring keeps.
 pub(crate) fn rest() -> Result<()> {
     let queue = BLOCKING
         .try_with(|queue| queue.0.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
     // A thread that is ending has already dropped the queue.
     drop(queue.unwrap_or(Ok(None))?);
-    cache::rest();
     Ok(())
 }
 

@@ -4,17 +4,20 @@
 //! memory can be freed or unregistered only after the operation has finished. An operation whose memory lies partly
 //! outside known memory, or in several pieces of it, shares every piece that it overlaps.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use libc::iovec;
-use ringfile::{Buffer, RegisteredMemory};
+use ringfile::buf::Shares;
+use ringfile::{Buffer, Completion, RegisteredMemory};
 
 use crate::error::{Fault, Result, call, done};
 use crate::fork::{self, Lock};
 use crate::raw;
+use crate::recent;
 use crate::table::Table;
 
 /// Memory of the caller's own that is registered.
@@ -23,7 +26,7 @@ pub struct ringfile_memory {
 }
 
 /// The known memory, by its first address.
-static KNOWN: RwLock<BTreeMap<usize, Buffer>> = RwLock::new(BTreeMap::new());
+static KNOWN: RwLock<Pieces> = RwLock::new(BTreeMap::new());
 /// The number of known pieces, so that the lock is not taken if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -35,20 +38,28 @@ struct Registered {
     start: usize,
 }
 
-fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
+type Pieces = BTreeMap<usize, Piece>;
+
+struct Piece {
+    buffer: Buffer,
+    /// Whether the caller has registered it; otherwise a pool's buffer.
+    is_registered: bool,
+}
+
+fn known() -> RwLockWriteGuard<'static, Pieces> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes operations find a buffer by its address. Returns it if a part of it is known already.
-pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
+pub(crate) fn add(buffer: Buffer, is_registered: bool) -> std::result::Result<(), Buffer> {
     fork::heed(Lock::KnownMemory, || Some(Box::new(known())));
     let start = buffer.as_ptr().addr();
     let mut known = known();
     let before = known.range(..start + buffer.capacity()).next_back();
-    if before.is_some_and(|(&other, of)| other + of.capacity() > start) {
+    if before.is_some_and(|(&other, of)| other + of.buffer.capacity() > start) {
         return Err(buffer);
     }
-    known.insert(start, buffer);
+    known.insert(start, Piece { buffer, is_registered });
     COUNT.store(known.len(), Ordering::Release);
     Ok(())
 }
@@ -56,9 +67,9 @@ pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
 /// Removes a buffer, so that new operations do not find it. Operations that share it keep it until they have finished.
 pub(crate) fn remove(start: usize) -> Option<Buffer> {
     let mut known = known();
-    let buffer = known.remove(&start);
+    let piece = known.remove(&start);
     COUNT.store(known.len(), Ordering::Release);
-    buffer
+    piece.map(|piece| piece.buffer)
 }
 
 /// Returns the memory of an operation as a buffer with this capacity and length.
@@ -85,30 +96,59 @@ unsafe impl Send for Span {}
 
 impl Span {
     #[inline(always)]
-    pub(crate) fn new(data: *mut c_void, len: usize) -> Result<Self> {
+    pub(crate) fn new(data: *const c_void, len: usize) -> Result<Self> {
         if data.is_null() && len > 0 {
             return Err(Fault::null("the memory of the operation"));
         }
         if len > isize::MAX as usize {
             return Err(Fault::invalid(format!("{len} bytes are more than any memory has")));
         }
-        Ok(Self { data: data.cast(), len })
+        Ok(Self { data: data.cast_mut().cast(), len })
     }
 
     /// Returns whether memory may be an operation's, without saying why not. Memory of no bytes at address 0 may, but
     /// is left to [`new`](Self::new).
     #[inline(always)]
-    pub(crate) fn is_possible(data: *mut c_void, len: usize) -> bool {
+    pub(crate) fn is_possible(data: *const c_void, len: usize) -> bool {
         !data.is_null() && len <= isize::MAX as usize
     }
 
     /// # Safety
     /// [`is_possible`](Self::is_possible) has returned true.
     #[inline(always)]
-    pub(crate) unsafe fn new_unchecked(data: *mut c_void, len: usize) -> Self {
+    pub(crate) unsafe fn new_unchecked(data: *const c_void, len: usize) -> Self {
         // SAFETY: by this function's contract.
         unsafe { std::hint::assert_unchecked(Self::is_possible(data, len)) };
-        Self { data: data.cast(), len }
+        Self { data: data.cast_mut().cast(), len }
+    }
+
+    /// Returns its address and its length.
+    #[inline(always)]
+    pub(crate) fn range(self) -> (usize, usize) {
+        (self.data.addr(), self.len)
+    }
+
+    /// Returns a buffer over a part of kept memory, which this is from `at` on.
+    ///
+    /// # Safety
+    /// As [`buffer`](Self::buffer).
+    #[inline(always)]
+    pub(crate) unsafe fn share_of(self, kept: &mut Shares, at: usize) -> Buffer {
+        // SAFETY: by this function's contract only the operation accesses the bytes.
+        unsafe { kept.share(at, self.len) }
+    }
+
+    /// Returns a buffer as [`buffer`](Self::buffer) does, and what to keep for other operations on the same memory: the
+    /// memory that the caller has registered. Buffers of pools are too many.
+    ///
+    /// # Safety
+    /// As [`buffer`](Self::buffer).
+    #[inline(always)]
+    pub(crate) unsafe fn look_up(self) -> (Buffer, Option<Shares>) {
+        let known = Lookup::new();
+        let keep = known.registered(self);
+        // SAFETY: by this function's contract.
+        (unsafe { known.buffer(self) }, keep)
     }
 
     /// Returns a buffer over this memory, with its length as capacity and length.
@@ -123,7 +163,7 @@ impl Span {
 }
 
 /// Known memory, locked for reading once for all operations of a loop.
-pub(crate) struct Lookup(Option<RwLockReadGuard<'static, BTreeMap<usize, Buffer>>>);
+pub(crate) struct Lookup(Option<RwLockReadGuard<'static, Pieces>>);
 
 impl Lookup {
     #[inline]
@@ -142,6 +182,15 @@ impl Lookup {
         Ok(unsafe { self.buffer(Span::new(data, len)?) })
     }
 
+    /// Returns the means to share the registered memory that contains this, if there is some.
+    #[inline(always)]
+    fn registered(&self, Span { data, len }: Span) -> Option<Shares> {
+        let known = self.0.as_ref().filter(|_| len > 0)?;
+        let piece = last_overlapped(known, data.addr(), data.addr().saturating_add(len))?;
+        // SAFETY: only operations access the bytes, each those of its own.
+        piece.is_registered.then(|| unsafe { Shares::new(&piece.buffer) })
+    }
+
     /// See [`Span::buffer`].
     ///
     /// # Safety
@@ -151,6 +200,7 @@ impl Lookup {
         if let Some(known) = self.0.as_ref().filter(|_| len > 0)
             && let Some(piece) = last_overlapped(known, data.addr(), data.addr().saturating_add(len))
         {
+            let piece = &piece.buffer;
             // Beyond every capacity if it begins before the piece.
             let at = data.addr().wrapping_sub(piece.as_ptr().addr());
             if at <= piece.capacity() && len <= piece.capacity() - at {
@@ -166,16 +216,62 @@ impl Lookup {
     }
 }
 
-/// Returns the parts of a vectored operation, and their total length.
+/// Returns the parts of a vectored operation.
 ///
 /// # Safety
 /// As [`raw::array`].
 #[inline]
-pub(crate) unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Result<(&'a [iovec], usize)> {
+pub(crate) unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec]> {
     // SAFETY: by this function's contract.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    Ok((parts, total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?))
+    total.map(|_| parts).ok_or_else(|| Fault::invalid("the parts together are longer than any file"))
+}
+
+/// The maximum number of lists that a thread keeps: as many vectored operations in flight allocate nothing.
+const MOST_LISTS: usize = 256;
+/// The maximum number of parts for which a list is kept.
+const MOST_PARTS: usize = 64;
+
+thread_local! {
+    /// Empty lists of vectored operations whose results this thread has taken, for its next ones.
+    static LISTS: Cell<Vec<Vec<Buffer>>> = const { Cell::new(Vec::new()) };
+}
+
+/// Uses this thread's lists; does nothing while the thread is ending.
+fn with_lists<R: Default>(use_lists: impl FnOnce(&mut Vec<Vec<Buffer>>) -> R) -> R {
+    let used = LISTS.try_with(|place| {
+        let mut lists = place.take();
+        let result = use_lists(&mut lists);
+        place.set(lists);
+        result
+    });
+    used.unwrap_or_default()
+}
+
+/// Returns an empty list for the parts of a vectored operation.
+fn list() -> Vec<Buffer> {
+    with_lists(Vec::pop).unwrap_or_default()
+}
+
+/// Keeps the list of parts of an operation that has ended, if it is a vectored one.
+#[inline]
+pub(crate) fn keep_list(done: &mut Completion) {
+    #[cold]
+    fn keep(mut list: Vec<Buffer>) {
+        // Before the lists are used: dropping a buffer may run other code of the library.
+        list.clear();
+        if list.capacity() <= MOST_PARTS {
+            with_lists(|lists| {
+                if lists.len() < MOST_LISTS {
+                    lists.push(list);
+                }
+            });
+        }
+    }
+    if done.buffers.capacity() > 0 {
+        keep(std::mem::take(&mut done.buffers));
+    }
 }
 
 /// The memory of a vectored operation: buffers, or spans whose buffers are looked up later.
@@ -191,9 +287,13 @@ pub(crate) trait Parts: Sized {
 
 impl Parts for Vec<Buffer> {
     unsafe fn of(parts: &[iovec]) -> Result<Self> {
+        let mut list = list();
         let known = Lookup::new();
-        // SAFETY: by this function's contract.
-        parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) }).collect()
+        for part in parts {
+            // SAFETY: by this function's contract.
+            list.push(unsafe { known.at(part.iov_base, part.iov_len) }?);
+        }
+        Ok(list)
     }
 
     unsafe fn into_buffers(self) -> Vec<Buffer> {
@@ -207,16 +307,18 @@ impl Parts for Vec<Span> {
     }
 
     unsafe fn into_buffers(self) -> Vec<Buffer> {
+        let mut list = list();
         // SAFETY: by this function's contract.
-        self.into_iter().map(|part| unsafe { part.buffer() }).collect()
+        list.extend(self.into_iter().map(|part| unsafe { part.buffer() }));
+        list
     }
 }
 
 /// Returns the last known piece that overlaps the memory from `start` to `end`. A reference, since a returned buffer
 /// would be copied in other pieces than it was stored in, which takes as long as a lock.
-fn last_overlapped(known: &BTreeMap<usize, Buffer>, start: usize, end: usize) -> Option<&Buffer> {
+fn last_overlapped(known: &Pieces, start: usize, end: usize) -> Option<&Piece> {
     let (first, piece) = known.range(..end).next_back()?;
-    (start < first + piece.capacity()).then_some(piece)
+    (start < first + piece.buffer.capacity()).then_some(piece)
 }
 
 /// Shares of all known memory that an operation's overlaps, so that none of it is unregistered or released meanwhile.
@@ -224,10 +326,10 @@ fn last_overlapped(known: &BTreeMap<usize, Buffer>, start: usize, end: usize) ->
 /// # Safety
 /// As [`Span::buffer`], for `len` bytes from `start` on.
 #[cold]
-unsafe fn shares(known: &BTreeMap<usize, Buffer>, start: usize, len: usize) -> Vec<Buffer> {
+unsafe fn shares(known: &Pieces, start: usize, len: usize) -> Vec<Buffer> {
     let mut end = start.saturating_add(len);
     let mut shares = Vec::new();
-    while let Some(piece) = last_overlapped(known, start, end) {
+    while let Some(Piece { buffer: piece, .. }) = last_overlapped(known, start, end) {
         let first = piece.as_ptr().addr();
         let (low, high) = (start.max(first), end.min(first + piece.capacity()));
         // SAFETY: by this function's contract only the operation accesses the bytes, and they lie within the piece.
@@ -327,14 +429,14 @@ unsafe fn register(
     // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
     let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };
     let start = data.addr();
-    if add(whole.lend(..)?).is_err() {
+    if add(whole.lend(..)?, true).is_err() {
         return Err(Fault::new(
             libc::EEXIST,
             "a part of this memory is registered already, or belongs to a ringfile_buffer",
         ));
     }
     if flags & RINGFILE_MEMORY_NOW != 0 {
-        ringfile::register_now(&whole).inspect_err(|_| drop(remove(start)))?;
+        ringfile::buf::register(&whole).inspect_err(|_| drop(remove(start)))?;
     }
     let handle = REGISTERED.add(Registered { start }).inspect_err(|_| drop(remove(start)))?;
     // SAFETY: it is not null, and may be written to by the contract in the header.
@@ -349,8 +451,9 @@ unsafe fn register(
 pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_int {
     done(|| {
         let Registered { start } = REGISTERED.get(memory)?;
+        drop(recent::forget_memory(start));
         let mut known = known();
-        let in_use = known.get(&start).is_some_and(Buffer::is_shared);
+        let in_use = known.get(&start).is_some_and(|piece| piece.buffer.is_shared());
         if in_use {
             return Err(Fault::new(
                 libc::EBUSY,
@@ -373,8 +476,9 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
 pub extern "C" fn ringfile_memory_is_in_use(memory: *const ringfile_memory) -> c_int {
     call(|| {
         let Registered { start } = REGISTERED.get(memory)?;
+        drop(recent::forget_memory(start));
         let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        let in_use = known.get(&start).is_some_and(Buffer::is_shared);
+        let in_use = known.get(&start).is_some_and(|piece| piece.buffer.is_shared());
         Ok(i64::from(in_use))
     }) as c_int
 }

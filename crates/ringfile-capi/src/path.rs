@@ -9,12 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ringfile::fs::{self, Change, GetMetadata, Metadata, Open};
-use ringfile::{Done, File};
+use ringfile::fs::{self, Metadata};
+use ringfile::{Completion, File, Op};
 
 use crate::error::{Fault, Result, number_or_errno};
 use crate::file::{self, ringfile_file, ringfile_open_options};
-use crate::op::{RINGFILE_RENAME_EXCHANGE, RINGFILE_RENAME_NO_REPLACE};
+use crate::memory;
 use crate::raw::{self, Growing};
 
 /// Metadata of a file. Filled by RINGFILE_OP_STATX. Times are nanoseconds since 1970, INT64_MIN if the file system
@@ -103,19 +103,25 @@ impl Room {
     /// # Safety
     /// The memory that the operation's caller named may be written to.
     #[cold]
-    pub(crate) unsafe fn fill(self, done: &mut Done) -> Result<()> {
-        match (self, done.take_file(), done.take_metadata()) {
-            (Self::File(to), Some(opened), _) => {
-                let handle = file::add(opened)?;
+    pub(crate) unsafe fn fill(self, done: &mut Completion) -> Result<()> {
+        let taken = std::mem::take(done);
+        (done.token, done.user_data) = (taken.token, taken.user_data);
+        match self {
+            Self::File(to) => match taken.take() {
+                Ok(opened) => {
+                    let handle = file::add(opened)?;
+                    // SAFETY: by this function's contract.
+                    unsafe { raw::put(to, handle, "the pointer to the file's handle")? };
+                }
+                Err(failed) => *done = failed,
+            },
+            Self::Metadata(to) => match taken.take() {
                 // SAFETY: by this function's contract.
-                unsafe { raw::put(to, handle, "the pointer to the file's handle") }
-            }
-            (Self::Metadata(to), _, Some(metadata)) => {
-                // SAFETY: by this function's contract.
-                unsafe { raw::give(to, &record(&metadata), "ringfile_metadata") }
-            }
-            (Self::File(_) | Self::Metadata(_), _, _) => Ok(()),
+                Ok(metadata) => unsafe { raw::give(to, &record(&metadata), "ringfile_metadata")? },
+                Err(failed) => *done = failed,
+            },
         }
+        Ok(())
     }
 }
 
@@ -125,19 +131,20 @@ impl Room {
 /// # Safety
 /// As [`Room::fill`].
 #[inline]
-pub(crate) unsafe fn deliver(room: Option<Room>, done: &mut Done) -> i64 {
+pub(crate) unsafe fn deliver(room: Option<Room>, done: &mut Completion) -> i64 {
     // SAFETY: by this function's contract.
     if let Some(Err(fault)) = room.map(|room| unsafe { room.fill(done) }) {
         return fault.note();
     }
+    memory::keep_list(done);
     number_or_errno(&done.result)
 }
 
 /// An operation on paths that was not started.
 pub(crate) enum OnPath {
-    Open(Open, Room),
-    Change(Change),
-    Stat(GetMetadata, Room),
+    Open(Op<'static, File>, Room),
+    Change(Op<'static, ()>),
+    Stat(Op<'static, Metadata>, Room),
 }
 
 /// # Safety
@@ -152,7 +159,7 @@ pub(crate) unsafe fn open(
     if opened.is_null() {
         return Err(Fault::null("the pointer to the file's handle"));
     }
-    Ok(OnPath::Open(fs::open(path, &file::open_options(&given)?), Room::File(opened)))
+    Ok(OnPath::Open(file::open_options(&given)?.open(path), Room::File(opened)))
 }
 
 /// Makes a change that names two paths.
@@ -162,23 +169,11 @@ pub(crate) unsafe fn open(
 pub(crate) unsafe fn two<'a>(
     path: *const c_char,
     to: *const c_char,
-    change: impl FnOnce(&'a Path, &'a Path) -> Change,
+    change: impl FnOnce(&'a Path, &'a Path) -> Op<'static, ()>,
 ) -> Result<OnPath> {
     // SAFETY: by this function's contract.
     let (path, to) = unsafe { (raw::path(path)?, raw::path(to)?) };
     Ok(OnPath::Change(change(path, to)))
-}
-
-/// Returns the meaning of a RINGFILE_RENAME_...
-pub(crate) fn renaming<'a>(flags: u32) -> Result<fn(&'a Path, &'a Path) -> Change> {
-    Ok(match flags {
-        0 => fs::rename,
-        RINGFILE_RENAME_NO_REPLACE => fs::rename_no_replace,
-        RINGFILE_RENAME_EXCHANGE => fs::rename_exchange,
-        other => {
-            return Err(Fault::invalid(format!("flags is {other}: use 0 or one of RINGFILE_RENAME_...")));
-        }
-    })
 }
 
 pub(crate) fn permissions(flags: u32) -> Result<Permissions> {
@@ -192,7 +187,7 @@ pub(crate) fn permissions(flags: u32) -> Result<Permissions> {
 /// As [`raw::path`].
 pub(crate) unsafe fn change<'a>(
     path: *const c_char,
-    change: impl FnOnce(&'a Path) -> Change,
+    change: impl FnOnce(&'a Path) -> Op<'static, ()>,
 ) -> Result<OnPath> {
     // SAFETY: by this function's contract.
     Ok(OnPath::Change(change(unsafe { raw::path(path) }?)))

@@ -6,7 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ringfile::{HugePages, Pool, WhenFull};
+use ringfile::buf::HugePages;
+use ringfile::{Pool, WhenFull};
 
 use crate::error::{Fault, Result, call, done};
 use crate::fork::Lock;
@@ -237,7 +238,7 @@ pub unsafe extern "C" fn ringfile_buffer_get(
         let memory = POOLS.get(pool)?.get(capacity)?;
         let known = Known { start: memory.as_ptr().addr(), capacity, length: AtomicUsize::new(0) };
         let start = known.start;
-        if memory::add(memory).is_err() {
+        if memory::add(memory, false).is_err() {
             return Err(Fault::new(
                 libc::EEXIST,
                 "the pool's memory overlaps memory that was registered with ringfile_memory_register",

@@ -5,14 +5,14 @@ use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-use ringfile::{Buffer, Done, Queue, Token};
+use ringfile::{Buffer, Completion, Queue, Token};
 
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result, call, done, done_in_memory, number_or_errno};
 use crate::local::{self, Own};
 use crate::op::{self, Add, Checked, OnFile, Plain, ringfile_op, ringfile_result};
 use crate::path::{OnPath, Room};
-use crate::{file, path, raw, shared};
+use crate::{file, memory, path, raw, shared};
 
 /// Runs code on a queue: one of this thread (`own`), or one that threads share (`shared`); or the same code, `used`, on
 /// either.
@@ -105,27 +105,36 @@ pub unsafe extern "C" fn ringfile_queue_create(
 /// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does
 /// not use is not 0. Errors of the operation itself are its result.
 ///
-/// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
-/// and for additional results until the result was taken; `token` is NULL or points to memory for the token.
+/// Pointers: the fields of `op` are valid as RINGFILE_OP_... says, memory for I/O and for additional results until the
+/// result was taken; `token` is NULL or points to memory for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_add(
     queue: *mut ringfile_queue,
-    op: *const ringfile_op,
+    op: ringfile_op,
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
     done_in_memory(|| {
-        // SAFETY: by the contract in the header, here and below: the memory is valid, and nothing else accesses it,
-        // until the result was taken.
-        let added = match unsafe { Plain::new(op) } {
-            Some(plain) => either!(queue, used => {
+        let added = match Plain::new(&op) {
+            Some(plain) => either!(
+                queue,
+                own => {
+                    let Own { queue, recent, uses_memory, .. } = own;
+                    recent.with(|found| {
+                        // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until
+                        // the result was taken.
+                        let added = unsafe { plain.add_to(found, &mut (queue, user_data)) };
+                        *uses_memory |= found.has_memory();
+                        added
+                    })
+                },
                 // SAFETY: as above.
-                file::with(plain.file(), |file| unsafe {
-                    plain.transfer().add_to(file, &mut (used, user_data))
+                shared => file::with(plain.file(), |file| unsafe {
+                    plain.transfer().add_to(file, &mut (&shared.queue, user_data))
                 })
-            })?,
+            )?,
             // SAFETY: as above.
-            None => unsafe { add_checked(queue, op, user_data) }?,
+            None => unsafe { add_checked(queue, &op, user_data) }?,
         };
         if !token.is_null() {
             // SAFETY: it may be written to, by the contract in the header.
@@ -140,7 +149,7 @@ pub unsafe extern "C" fn ringfile_queue_add(
 /// # Safety
 /// As [`op::check`]; the memory is valid until the result was taken.
 #[inline(never)]
-unsafe fn add_checked(queue: *mut ringfile_queue, op: *const ringfile_op, user_data: u64) -> Result<Token> {
+unsafe fn add_checked(queue: *mut ringfile_queue, op: &ringfile_op, user_data: u64) -> Result<Token> {
     // SAFETY: by this function's contract.
     let checked = unsafe { op::check::<Vec<Buffer>>(op) }?;
     // If it fails, it may drop the last reference to a file that another thread has closed, and close(2) is a
@@ -190,32 +199,69 @@ pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     })
 }
 
-/// Takes the result of the operation that ended first: its `user_data`, and what [`deliver`] returns.
-///
-/// # Safety
-/// As [`deliver`], for each operation of the queue. Without `has_rooms`, none has an additional result.
-#[inline]
-unsafe fn take(own: &mut Own, has_rooms: bool) -> Option<(u64, i64)> {
-    if !has_rooms {
-        // Not moved out: a copy would be made in other pieces than the value was stored in.
-        let taken = own.queue.take();
-        return taken.as_ref().map(|(user_data, done)| (*user_data, number_or_errno(&done.result)));
-    }
-    let (token, user_data, done) = own.queue.take_with_token()?;
-    // SAFETY: by this function's contract.
-    Some((user_data, unsafe { deliver(own, token, done) }))
-}
-
 /// Writes an operation's additional result to the memory that its caller named; returns the number of the result, or
 /// the negative errno.
 ///
 /// # Safety
 /// The memory that was named for the operation's result may be written to.
 #[inline]
-unsafe fn deliver(own: &mut Own, token: Token, mut done: Done) -> i64 {
-    let room = if own.rooms.is_empty() { None } else { own.rooms.remove(&token.to_u64()) };
+unsafe fn deliver(rooms: &mut HashMap<u64, Room>, completion: &mut Completion) -> i64 {
+    if rooms.is_empty() {
+        memory::keep_list(completion);
+        return number_or_errno(&completion.result);
+    }
+    let room = rooms.remove(&completion.token.to_u64());
     // SAFETY: by this function's contract.
-    unsafe { path::deliver(room, &mut done) }
+    unsafe { path::deliver(room, completion) }
+}
+
+impl Own {
+    /// Moves the taken results to the caller's. Returns how many.
+    ///
+    /// # Safety
+    /// As [`deliver`], for each operation of the queue.
+    #[inline]
+    pub(crate) unsafe fn hand_over(&mut self, results: &mut [ringfile_result]) -> i64 {
+        let count = self.taken.len();
+        if self.uses_memory && count > 0 {
+            self.recent.with(|found| found.take_back(&mut self.taken));
+        }
+        // Not moved out: a copy would be made in other pieces than the value was stored in.
+        for (to, completion) in results.iter_mut().zip(&mut self.taken) {
+            // SAFETY: by this function's contract.
+            let result = unsafe { deliver(&mut self.rooms, completion) };
+            *to = ringfile_result { user_data: completion.user_data, result };
+        }
+        self.taken.clear();
+        count as i64
+    }
+}
+
+/// Takes the result of the operation that finished first. Returns 1, or 0 if there is none.
+///
+/// The queue's own thread, or any if it is shared. Does not block, and submits and collects nothing: see
+/// ringfile_queue_submit.
+///
+/// Pointers: `result` points to memory for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_next(
+    queue: *mut ringfile_queue,
+    result: *mut ringfile_result,
+) -> c_int {
+    call(|| {
+        // SAFETY: by the contract in the header.
+        let result = unsafe { raw::array_mut(result, 1, "the pointer to the result") }?;
+        either!(
+            queue,
+            own => {
+                own.taken.extend(own.queue.next());
+                // SAFETY: by the contract in the header.
+                Ok(unsafe { own.hand_over(result) })
+            },
+            // SAFETY: by the contract in the header.
+            shared => Ok(unsafe { shared.take(result, |queue, taken| taken.extend(queue.next())) })
+        )
+    }) as c_int
 }
 
 /// Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
@@ -242,29 +288,25 @@ pub unsafe extern "C" fn ringfile_queue_wait(
         either!(
             queue,
             own => {
-                own.queue.wait(at_least.min(room), timeout);
-                let mut taken = 0;
-                let has_rooms = !own.rooms.is_empty();
-                for to in results {
-                    // SAFETY: by the contract in the header.
-                    let Some((user_data, result)) = (unsafe { take(own, has_rooms) }) else { break };
-                    *to = ringfile_result { user_data, result };
-                    taken += 1;
-                }
-                Ok(taken)
+                own.queue.wait(at_least.min(room)..=room, timeout, &mut own.taken);
+                // SAFETY: by the contract in the header.
+                Ok(unsafe { own.hand_over(results) })
             },
-            // SAFETY: by the contract in the header.
-            shared => unsafe { shared.wait(results, at_least.min(room), timeout) }
+            shared => {
+                if at_least.min(room) > 0 && timeout != Some(Duration::ZERO) {
+                    local::may_wait()?;
+                }
+                // SAFETY: by the contract in the header.
+                Ok(unsafe {
+                    shared.take(results, |queue, taken| _ = queue.wait(at_least.min(room)..=room, timeout, taken))
+                })
+            }
         )
     })
 }
 
 fn names_none() -> Fault {
     Fault::invalid("the token names no operation of this queue, or its result was taken")
-}
-
-fn not_taken(is_open: bool) -> Fault {
-    if is_open { Fault::new(libc::EAGAIN, "the operation has not finished") } else { names_none() }
 }
 
 /// Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
@@ -279,40 +321,18 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
         either!(
             queue,
             own => {
-                let done = own.queue.wait_by(token)?;
+                let mut completion = own.queue.wait_for(token)?;
+                if own.uses_memory {
+                    own.recent.with(|found| found.take_back(std::slice::from_mut(&mut completion)));
+                }
                 // SAFETY: by the contract in the header.
-                Ok(unsafe { deliver(own, token, done) })
+                Ok(unsafe { deliver(&mut own.rooms, &mut completion) })
             },
             shared => {
                 local::may_wait()?;
-                let done = shared.queue.wait_by(token)?;
+                let mut completion = shared.queue.wait_for(token)?;
                 // SAFETY: by the contract in the header.
-                Ok(unsafe { shared.deliver(token, done) })
-            }
-        )
-    })
-}
-
-/// Returns the result of one operation that has finished, as ringfile_queue_wait_for. -EAGAIN, without effect, if it
-/// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
-/// thread: after ringfile_queue_is_done has returned 1, it is the result.
-///
-/// The queue's own thread, or any if it is shared. Does not block, and submits nothing: see ringfile_queue_submit.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
-    let token = Token::from_u64(token);
-    call(|| {
-        either!(
-            queue,
-            own => match own.queue.take_by(token) {
-                // SAFETY: by the contract in the header.
-                Some(done) => Ok(unsafe { deliver(own, token, done) }),
-                None => Err(not_taken(own.queue.contains(token))),
-            },
-            shared => match shared.queue.take_by(token) {
-                // SAFETY: by the contract in the header.
-                Some(done) => Ok(unsafe { shared.deliver(token, done) }),
-                None => Err(not_taken(shared.queue.contains(token))),
+                Ok(unsafe { shared.deliver(&mut completion) })
             }
         )
     })
@@ -340,12 +360,18 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.
 ///
-/// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for
-/// ringfile_queue_wait_for.
+/// Any thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for. If the queue belongs
+/// to another thread, this returns 1, and that thread cancels the operation: at once if it waits in a call with this queue,
+/// otherwise in its next one, for which the queue's descriptor is readable.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
     call(|| {
+        if !shared::is_one(queue)
+            && let Some(canceller) = local::canceller(queue)?
+        {
+            return if canceller.cancel(token) { Ok(1) } else { Err(shared::inherited()) };
+        }
         either!(queue, used => {
             let is_cancelled = used.cancel(token);
             if !is_cancelled && !used.contains(token) {
@@ -356,9 +382,21 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
     }) as c_int
 }
 
+/// Cancels all operations, as ringfile_queue_cancel does. Each still gives its result. The queue's own thread, or any if it
+/// is shared. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringfile_queue_cancel_all(queue: *mut ringfile_queue) -> c_int {
+    done(|| {
+        either!(queue, used => {
+            used.cancel_all();
+            Ok(())
+        })
+    })
+}
+
 /// Returns a descriptor that is readable whenever a result can be taken without waiting: a source for epoll(7), poll(2)
 /// or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a timeout of 0,
-/// or ringfile_queue_submit and ringfile_queue_take.
+/// or ringfile_queue_submit and ringfile_queue_next.
 ///
 /// It is level-triggered. It may be readable although there is no result, but it is always readable if there is one,
 /// even if other queues or batches of the thread collect the completion. It announces only operations that were
@@ -374,7 +412,7 @@ pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int
 /// Returns the number of operations whose results were not taken. The queue's own thread, or any if it is shared. Does
 /// not block.
 #[unsafe(no_mangle)]
-pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
+pub extern "C" fn ringfile_queue_len(queue: *const ringfile_queue) -> i64 {
     call(|| either!(queue, used => Ok(used.len() as i64)))
 }
 

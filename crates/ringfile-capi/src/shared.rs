@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringfile::{Done, SharedQueue, Token};
+use ringfile::{Completion, SharedQueue};
 
 use crate::error::{Fault, Result};
 use crate::fork::{self, Lock};
-use crate::local;
 use crate::op::ringfile_result;
 use crate::path::{self, Room};
 use crate::table::Table;
@@ -39,38 +38,34 @@ impl Shared {
     ///
     /// # Safety
     /// The memory that was named for the operation's result may be written to.
-    pub(crate) unsafe fn deliver(&self, token: Token, mut done: Done) -> i64 {
-        let room = self.rooms().remove(&token.to_u64());
+    pub(crate) unsafe fn deliver(&self, completion: &mut Completion) -> i64 {
+        let room = self.rooms().remove(&completion.token.to_u64());
         // SAFETY: by this function's contract.
-        unsafe { path::deliver(room, &mut done) }
+        unsafe { path::deliver(room, completion) }
     }
 
-    /// Waits until it has taken `at_least` results, no operation is open, or the timeout has passed, and takes those that are
-    /// there then, as far as there is room. Returns how many it took.
+    /// Moves results that `take` takes, at most as many as there is room for, to the caller's. Returns how many.
     ///
     /// # Safety
     /// As [`deliver`](Self::deliver), for each operation of the queue.
-    pub(crate) unsafe fn wait(
+    pub(crate) unsafe fn take(
         &self,
         results: &mut [ringfile_result],
-        at_least: usize,
-        timeout: Option<Duration>,
-    ) -> Result<i64> {
-        if at_least > 0 && timeout != Some(Duration::ZERO) {
-            local::may_wait()?;
-        }
+        take: impl FnOnce(&SharedQueue, &mut Vec<Completion>),
+    ) -> i64 {
         thread_local! {
-            static TAKEN: Cell<Vec<(Token, u64, Done)>> = const { Cell::new(Vec::new()) };
+            static TAKEN: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
         }
         let mut taken = TAKEN.try_with(Cell::take).unwrap_or_default();
-        self.queue.wait_many(at_least..=results.len(), timeout, &mut taken);
+        take(&self.queue, &mut taken);
         let count = taken.len();
-        for (to, (token, user_data, done)) in results.iter_mut().zip(taken.drain(..)) {
+        for (to, mut completion) in results.iter_mut().zip(taken.drain(..)) {
             // SAFETY: by this function's contract.
-            *to = ringfile_result { user_data, result: unsafe { self.deliver(token, done) } };
+            let result = unsafe { self.deliver(&mut completion) };
+            *to = ringfile_result { user_data: completion.user_data, result };
         }
         let _ = TAKEN.try_with(|place| place.set(taken));
-        Ok(count as i64)
+        count as i64
     }
 }
 
@@ -89,12 +84,17 @@ pub(crate) fn is_one<H>(handle: *const H) -> bool {
 pub(crate) fn get<H>(handle: *const H) -> Result<Arc<Shared>> {
     let shared = QUEUES.get(handle)?;
     if shared.process != fork::generation() {
-        return Err(Fault::new(
-            libc::EOPNOTSUPP,
-            "the queue belongs to the process that forked this one: make a new one in the child",
-        ));
+        return Err(inherited());
     }
     Ok(shared)
+}
+
+#[cold]
+pub(crate) fn inherited() -> Fault {
+    Fault::new(
+        libc::EOPNOTSUPP,
+        "the queue belongs to the process that forked this one: make a new one in the child",
+    )
 }
 
 /// Waits until no other thread is inside a call with this queue: it may have taken a result, and write to memory that the
@@ -111,7 +111,10 @@ pub(crate) fn remove<H>(handle: *const H) -> Result<()> {
     let shared = QUEUES.remove(handle)?;
     if shared.process == fork::generation() {
         shared.queue.cancel_all();
-        while shared.queue.wait(None).is_some() {}
+        let mut lost = Vec::new();
+        while shared.queue.wait(1..=usize::MAX, None, &mut lost) > 0 {
+            lost.clear();
+        }
         wait_for_calls(shared);
     }
     Ok(())

@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+mod allocations;
 mod appends;
 mod caches;
 mod cancelled;
 mod ending;
 mod forks;
 mod header;
+#[path = "../../ringfile/tests/it/support/hugetlb.rs"]
+mod hugetlb;
 mod kinds;
 mod logs;
 mod misuse;
@@ -68,7 +71,7 @@ fn options(flags: u32, route: u32) -> ringfile_open_options {
 
 /// Returns the ring, or the default route if the environment switches the ring off.
 fn ring() -> u32 {
-    match std::env::var_os("RINGFILE_BACKEND") {
+    match std::env::var_os("RINGFILE_DISABLE") {
         None => file::RINGFILE_ROUTE_RING,
         Some(_) => file::RINGFILE_ROUTE_AUTO,
     }

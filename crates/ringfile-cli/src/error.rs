@@ -5,11 +5,9 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-
-use crate::values::shell_word;
 
 /// Why a command did not complete.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,8 +18,6 @@ pub enum Failure {
     Io(String),
     /// SIGINT or SIGTERM.
     Interrupted,
-    /// The same; the command can be resumed with this file.
-    Resumable(PathBuf),
 }
 
 impl Failure {
@@ -30,7 +26,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Io(_) => 1,
-            Failure::Interrupted | Failure::Resumable(_) => 130,
+            Failure::Interrupted => 130,
         }
     }
 }
@@ -40,9 +36,6 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(what) | Failure::Io(what) => f.write_str(&one_line(what)),
             Failure::Interrupted => f.write_str("interrupted"),
-            Failure::Resumable(path) => {
-                write!(f, "interrupted; continue with --resume {}", shell_word(path.as_os_str()))
-            }
         }
     }
 }

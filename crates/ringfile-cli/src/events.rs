@@ -15,18 +15,18 @@ pub fn show(bar: Option<ProgressBar>) {
         .with_level(false)
         .with_target(false)
         .with_ansi(false)
-        .with_writer(move || Line { bar: bar.clone() })
+        .with_writer(move || EventLine { bar: bar.clone() })
         .finish();
     // Fails only if there is another subscriber, as in tests that run in one process; that one shows the warnings then.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 /// Writes warnings to standard error while the progress bar is hidden. The subscriber writes whole lines.
-struct Line {
+struct EventLine {
     bar: Option<ProgressBar>,
 }
 
-impl Write for Line {
+impl Write for EventLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let line = format!("warning: {}\n", one_line(text.trim_end_matches('\n')));

@@ -21,10 +21,10 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// Tells whether the user asked the run to end; cheap to clone and to query.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<Shared>);
+pub struct Interrupt(Arc<InterruptState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct InterruptState {
     asked: AtomicBool,
     own_file: Mutex<Option<(PathBuf, Identity)>>,
 }

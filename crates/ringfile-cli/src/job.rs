@@ -16,30 +16,6 @@ use crate::share::{Share, part_of};
 use crate::verify::Verifier;
 use fastrand::Rng;
 
-/// When the loops of `ringfile-queue` and fio submit and collect, as fio's options `iodepth_batch_submit`,
-/// `iodepth_batch_complete` and `iodepth_low`. `None` keeps the engine's default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchSettings {
-    /// Operations submitted together.
-    pub submit: Option<usize>,
-    /// Completions to wait for.
-    pub complete: Option<usize>,
-    /// The loop adds operations again when at most this many are in flight.
-    pub low: Option<usize>,
-}
-
-impl BatchSettings {
-    /// Returns those that are set, each as an option of fio.
-    pub fn of_fio(&self) -> impl Iterator<Item = String> {
-        let all = [
-            ("iodepth_batch_submit", self.submit),
-            ("iodepth_batch_complete_min", self.complete),
-            ("iodepth_low", self.low),
-        ];
-        all.into_iter().filter_map(|(name, figure)| Some(format!("{name}={}", figure?)))
-    }
-}
-
 /// One run: what to do, how much in parallel, how long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
@@ -49,8 +25,6 @@ pub struct Job {
     pub parts: usize,
     /// Blocks in the part of the file that is used, which begins at offset 0.
     pub blocks: u64,
-    /// When an engine with a queue submits and collects.
-    pub settings: BatchSettings,
     /// Warm-up, which is not counted.
     pub warmup: Duration,
     /// The longest measured time. A run with an amount, or with [`Access::Once`], ends earlier when its operations are
@@ -71,6 +45,18 @@ impl Job {
     /// Returns the blocks of one thread. Threads have separate parts in sequential access and with [`Access::Once`].
     pub fn part(&self, thread: usize) -> Range<u64> {
         part_of(self.blocks, self.setup.numjobs, thread)
+    }
+
+    /// Returns the shares of all threads.
+    pub fn shares(&self) -> Vec<Share> {
+        let of_thread = |thread| {
+            let blocks = self.part(thread);
+            let once = (self.access == Access::Once).then_some(blocks.end - blocks.start);
+            let amount = self.amount.map(|amount| part_of(amount, self.setup.numjobs, thread));
+            let limit = amount.map(|part| part.end - part.start).or(once);
+            Share::new(blocks, self.random(thread as u64).u64(..), limit)
+        };
+        (0..self.setup.numjobs).map(of_thread).collect()
     }
 
     /// Returns the number of reads in a batch; 1 if reads are submitted one by one.
@@ -275,7 +261,6 @@ pub mod tests {
             setup,
             parts: 1,
             blocks,
-            settings: BatchSettings::default(),
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
             access: Access::Any,
@@ -286,7 +271,7 @@ pub mod tests {
     }
 
     fn tasks(job: &Job, thread: usize) -> Vec<Task> {
-        job.tasks(thread, &Arc::new(Share::of_job(job).swap_remove(thread)))
+        job.tasks(thread, &Arc::new(job.shares().swap_remove(thread)))
     }
 
     fn offsets(task: &mut Task, count: usize) -> Vec<u64> {
@@ -347,7 +332,7 @@ pub mod tests {
         }
         let job = Job { access: Access::Once, ..job(Rw::RandRead, 2, 4, 101, false) };
         let mut blocks = Vec::new();
-        for (number, share) in Share::of_job(&job).into_iter().enumerate() {
+        for (number, share) in job.shares().into_iter().enumerate() {
             let share = Arc::new(share);
             let (mut one, mut other) = (job.reads(2 * number, &share), job.reads(2 * number + 1, &share));
             let mut taken = Vec::new();

@@ -6,7 +6,6 @@
 mod advice;
 mod cli;
 mod compare;
-mod counters;
 mod doctor;
 mod engine;
 mod error;
@@ -80,7 +79,7 @@ pub fn run() -> ExitCode {
             PerfCommand::Buffers(args) => perf::buffers::run(&args),
             PerfCommand::File(args) => perf::file::run(&args),
             PerfCommand::Batch(args) => perf::batch::run(&args),
-            PerfCommand::Multiread(args) => perf::multiread::run(&args),
+            PerfCommand::Multiread(args) => perf::batch::run_multiread(&args),
             PerfCommand::Pool(args) => perf::pool::run(&args),
         },
         // Without a command, the help is shown too.

@@ -1,14 +1,12 @@
 //! The share of a job that one thread does: its blocks, and the number of its operations.
 //!
 //! All tasks and batches of the thread take their operations from one [`Share`], even if they run on other threads.
-//! Invariants: a phase hands out no more operations than the limit, and with [`Access::Once`] no block twice. The
+//! Invariants: a phase hands out no more operations than the limit, and with [`Access::Once`](crate::model::Access::Once) no block twice. The
 //! shares of all threads cover all blocks and do not overlap.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::job::Job;
-use crate::model::Access;
 use crate::shuffle::Shuffle;
 use fastrand::Rng;
 
@@ -27,25 +25,16 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the shares of all threads of a job.
-    pub fn of_job(job: &Job) -> Vec<Share> {
-        let of_thread = |thread| {
-            let blocks = job.part(thread);
-            let once = (job.access == Access::Once).then_some(blocks.end - blocks.start);
-            let limit = job
-                .amount
-                .map(|amount| part_of(amount, job.setup.numjobs, thread))
-                .map(|part| part.end - part.start);
-            Share {
-                first: blocks.start,
-                shuffle: Shuffle::new(blocks.end - blocks.start),
-                seed: job.random(thread as u64).u64(..),
-                limit: limit.or(once),
-                taken: AtomicU64::new(0),
-                phase: AtomicU64::new(0),
-            }
-        };
-        (0..job.setup.numjobs).map(of_thread).collect()
+    /// Returns a share of `blocks`, of which a phase takes `limit` operations, if there is a limit.
+    pub fn new(blocks: Range<u64>, seed: u64, limit: Option<u64>) -> Share {
+        Share {
+            first: blocks.start,
+            shuffle: Shuffle::new(blocks.end - blocks.start),
+            seed,
+            limit,
+            taken: AtomicU64::new(0),
+            phase: AtomicU64::new(0),
+        }
     }
 
     /// Begins the next phase. No thread may call [`take`](Self::take) meanwhile.
@@ -62,7 +51,7 @@ impl Share {
         begin..begin.saturating_add(count).min(limit)
     }
 
-    /// Returns the block of the operation with that number, for [`Access::Once`].
+    /// Returns the block of the operation with that number, for [`Access::Once`](crate::model::Access::Once).
     pub fn block(&self, number: u64) -> u64 {
         let key = Rng::with_seed(self.seed ^ self.phase.load(Ordering::Relaxed)).u64(..);
         self.first + self.shuffle.at(number, key)
@@ -81,7 +70,9 @@ pub fn part_of(all: u64, threads: usize, thread: usize) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Job;
     use crate::job::tests::job;
+    use crate::model::Access;
     use crate::model::Rw;
 
     /// Returns the blocks that all shares hand out in a phase, `count` at a time in turn.
@@ -113,7 +104,7 @@ mod tests {
     fn all_threads_together_take_each_block_once_in_each_phase() {
         for (blocks, numjobs) in [(1, 1), (37, 1), (101, 2), (1000, 3), (1024, 4), (7, 7)] {
             let job = Job { access: Access::Once, ..job(Rw::RandRead, numjobs, 4, blocks, false) };
-            let shares = Share::of_job(&job);
+            let shares = job.shares();
             let mut orders = Vec::new();
             for count in [1, 16] {
                 let order = blocks_of(&shares, count);
@@ -131,7 +122,7 @@ mod tests {
     #[test]
     fn threads_that_take_from_one_share_at_once_get_no_number_twice() {
         let job = Job { access: Access::Once, ..job(Rw::RandRead, 1, 4, 10_007, false) };
-        let share = &Share::of_job(&job)[0];
+        let share = &job.shares()[0];
         let mut blocks: Vec<u64> = std::thread::scope(|scope| {
             let all = || {
                 let taken = std::iter::from_fn(|| Some(share.take(7)).filter(|taken| !taken.is_empty()));
@@ -148,7 +139,8 @@ mod tests {
     fn an_amount_is_shared_out_to_the_last_operation() {
         for access in [Access::Once, Access::Any] {
             let job = Job { access, amount: Some(11), ..job(Rw::RandRead, 3, 4, 100, false) };
-            let taken: Vec<u64> = Share::of_job(&job)
+            let taken: Vec<u64> = job
+                .shares()
                 .iter()
                 .map(|share| std::iter::from_fn(|| Some(share.take(3)).filter(|part| !part.is_empty())))
                 .map(|parts| parts.map(|part| part.end - part.start).sum())
@@ -159,7 +151,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_is_always_more() {
-        let shares = Share::of_job(&job(Rw::RandRead, 1, 4, 8, false));
+        let shares = job(Rw::RandRead, 1, 4, 8, false).shares();
         assert!((0..1000).all(|_| shares[0].take(5) == (0..5)));
     }
 }

@@ -12,13 +12,10 @@ use std::process::{Child, ChildStdout};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
+use rustix::fs::{Advice, fadvise};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
-
-use crate::counters;
 
 /// Creates a Linux AIO context and submits an empty list to it.
 ///
@@ -47,10 +44,6 @@ pub struct Usage {
     pub system: Duration,
     /// Voluntary and involuntary context switches.
     pub context_switches: u64,
-    /// CPU cycles, if they are counted.
-    pub cycles: Option<u64>,
-    /// Instructions, if they are counted.
-    pub instructions: Option<u64>,
 }
 
 impl Usage {
@@ -64,20 +57,17 @@ impl Usage {
         self.with(earlier, Duration::saturating_sub, u64::saturating_sub)
     }
 
-    /// Combines each figure with that of another; a figure that either lacks is unknown.
+    /// Combines each figure with that of another.
     fn with(
         &self,
         other: &Usage,
         times: fn(Duration, Duration) -> Duration,
         counts: fn(u64, u64) -> u64,
     ) -> Usage {
-        let counted = |own: Option<u64>, other: Option<u64>| Some(counts(own?, other?));
         Usage {
             user: times(self.user, other.user),
             system: times(self.system, other.system),
             context_switches: counts(self.context_switches, other.context_switches),
-            cycles: counted(self.cycles, other.cycles),
-            instructions: counted(self.instructions, other.instructions),
         }
     }
 
@@ -90,47 +80,47 @@ impl Usage {
 /// Returns what this process has used so far. This includes the kernel workers of its rings: they are threads of the
 /// process, and the kernel adds up all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
-    let [cycles, instructions] = counters::so_far().map_or([None; 2], |counted| counted.map(Some));
-    Ok(Usage { cycles, instructions, ..usage_of(UsageWho::RUSAGE_SELF)? })
+    usage_of(libc::RUSAGE_SELF)
 }
 
 /// Returns what the calling thread has used so far, without kernel workers.
 pub fn thread_usage() -> io::Result<Usage> {
-    usage_of(UsageWho::RUSAGE_THREAD)
+    usage_of(libc::RUSAGE_THREAD)
 }
 
 /// Returns the user and system CPU time of all child processes that have been waited for. The increase caused by one
 /// child equals what `wait4` reports for it.
 pub fn children_cpu() -> io::Result<Duration> {
-    Ok(usage_of(UsageWho::RUSAGE_CHILDREN)?.cpu())
+    Ok(usage_of(libc::RUSAGE_CHILDREN)?.cpu())
 }
 
-fn usage_of(who: UsageWho) -> io::Result<Usage> {
-    let usage = getrusage(who)?;
-    let duration = |time: nix::sys::time::TimeVal| {
-        Duration::from_secs(time.tv_sec().unsigned_abs())
-            + Duration::from_micros(time.tv_usec().unsigned_abs())
+fn usage_of(who: libc::c_int) -> io::Result<Usage> {
+    // SAFETY: the record is plain integers, for which all zeros is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one record of this type.
+    if unsafe { libc::getrusage(who, &raw mut usage) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let duration = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
     };
-    let switches = usage.voluntary_context_switches().unsigned_abs()
-        + usage.involuntary_context_switches().unsigned_abs();
     Ok(Usage {
-        user: duration(usage.user_time()),
-        system: duration(usage.system_time()),
-        context_switches: switches,
-        ..Usage::default()
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+        context_switches: usage.ru_nvcsw.unsigned_abs() + usage.ru_nivcsw.unsigned_abs(),
     })
 }
 
 /// Returns the cores that this process may run on, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
-    let Ok(set) = nix::sched::sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
-    (0..nix::sched::CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
 /// Returns whether a child has ended, without reaping it.
 pub fn has_ended(child: &Child) -> io::Result<bool> {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    Ok(waitid(Id::Pid(Pid::from_raw(child.id().cast_signed())), flags)? != WaitStatus::StillAlive)
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::Pid(Pid::from_child(child)), options)?.is_some())
 }
 
 /// Returns the CPU time of only the main thread of a child that has not been reaped; `None` if the kernel was built
@@ -144,7 +134,7 @@ pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
 /// Returns the fraction of the first `bytes` of the file that is in the page cache; `None` if the kernel does not
 /// report it.
 pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
-    let ([now, _], page) = (cached_pages(file, bytes)?, page_size()?);
+    let ([now, _], page) = (cached_pages(file, bytes)?, page_size());
     (bytes > 0).then(|| (now as f64 / bytes.div_ceil(page) as f64).min(1.0))
 }
 
@@ -179,14 +169,13 @@ pub fn cached_pages(file: &File, bytes: u64) -> Option<[u64; 2]> {
 }
 
 /// Returns the size of a page of memory in bytes.
-pub fn page_size() -> Option<u64> {
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
-    u64::try_from(page).ok()
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
 }
 
 /// Drops the file from the page cache; pages that are dirty stay, so write them out first.
 pub fn drop_cache(file: &File) -> io::Result<()> {
-    Ok(posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 /// Writes out the page cache of the whole machine, and drops it.
@@ -200,12 +189,8 @@ pub const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// Tells the kernel whether reads will be random, as fio does; the kernel then decides about read-ahead.
 pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
-    let advice = if random {
-        PosixFadviseAdvice::POSIX_FADV_RANDOM
-    } else {
-        PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
-    };
-    Ok(posix_fadvise(file, 0, 0, advice)?)
+    let advice = if random { Advice::Random } else { Advice::Sequential };
+    Ok(fadvise(file, 0, None, advice)?)
 }
 
 /// Reads the lines that a child prints, on a thread that ends with the child or with the receiver.

@@ -1,15 +1,19 @@
 //! Implements the trait, in either version; the module above has the differences.
 
+use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures_util::future::{self, FutureExt, TryFutureExt};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use ringfile::fs::{FileType, Metadata};
+use rustix::io::Errno;
 
 use super::api::local::LocalFileSystem;
 use super::api::path::Path;
@@ -20,14 +24,15 @@ use super::api::{
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
-use crate::disk;
-use crate::names::is_gone;
+use crate::disk::{self, Names, is_gone};
 use crate::part::{self, Part};
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
 /// How many objects of a stream are deleted at once, as by `LocalFileSystem`.
 const DELETIONS: usize = 10;
+/// How many objects are listed at once, as by `LocalFileSystem`.
+const LISTED: usize = 1024;
 
 /// Converts an error of the file system to one about an object.
 fn failed(error: io::Error, path: &Path) -> Error {
@@ -165,11 +170,10 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        if disk::is_simulated() {
-            return list_folder(self, &prefix.cloned().unwrap_or_default()).await;
-        }
         check_place(self)?;
-        super::local(self).list_with_delimiter(prefix).await
+        let (store, folder) = (self.clone(), prefix.cloned().unwrap_or_default());
+        let listed = disk::blocking(move || async move { Ok(list_folder(&store, folder).await) }).await;
+        listed.map_err(|error| failed(error, &prefix.cloned().unwrap_or_default()))?
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
@@ -267,7 +271,7 @@ impl MultipartUpload for Parts {
     }
 }
 
-/// Makes the store that checks paths, and lists where there is no simulation.
+/// Makes the store that checks paths.
 pub(crate) fn make_local(root: Option<&std::path::Path>) -> io::Result<LocalFileSystem> {
     match root {
         Some(root) if !disk::is_simulated() => {
@@ -278,12 +282,77 @@ pub(crate) fn make_local(root: Option<&std::path::Path>) -> io::Result<LocalFile
 }
 
 fn meta_of(location: Path, metadata: &Metadata) -> ObjectMeta {
+    // Btrfs and tmpfs hold times beyond those of chrono, which panics if it converts one.
+    let [first, last] = [DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC].map(SystemTime::from);
     ObjectMeta {
         location,
-        last_modified: metadata.modified.into(),
+        last_modified: metadata.modified.clamp(first, last).into(),
         size: metadata.size,
         e_tag: Some(etag(store::etag(metadata))),
         version: None,
+    }
+}
+
+// ---- Listings ----
+
+/// A folder that was found, and those above it: one that is above itself, through a symbolic link, has no end.
+struct Folder {
+    location: Path,
+    /// Device and inode; `None` of the first folder.
+    id: Option<(u64, u64)>,
+    above: Option<Arc<Folder>>,
+}
+
+impl Folder {
+    fn is_below(&self, id: (u64, u64)) -> bool {
+        std::iter::successors(Some(self), |folder| folder.above.as_deref()).any(|above| above.id == Some(id))
+    }
+}
+
+/// The state of a listing of all objects below a prefix.
+struct Walk {
+    store: RingfileStore,
+    offset: Option<Path>,
+    /// Folders that are left.
+    folders: Vec<Folder>,
+    open: Option<(Arc<Folder>, Names)>,
+}
+
+impl Walk {
+    /// Returns the next objects, none at the end.
+    async fn next(&mut self) -> Result<Vec<ObjectMeta>> {
+        let mut found = Vec::new();
+        while found.len() < LISTED {
+            if self.open.is_none() {
+                let Some(folder) = self.folders.pop() else { break };
+                let names = names_in(&self.store, &folder.location)?;
+                self.open = names.map(|names| (Arc::new(folder), names));
+            }
+            let Some((folder, names)) = &mut self.open else { continue };
+            let Some(name) = names.next().await else {
+                self.open = None;
+                continue;
+            };
+            let name = name.map_err(|error| failed(error, &folder.location))?;
+            let offset = self.offset.as_ref();
+            let Some((location, metadata)) = at(&self.store, &folder.location, &name, offset).await? else {
+                continue;
+            };
+            match metadata.file_type {
+                FileType::Directory => {
+                    let id = (metadata.device, metadata.inode);
+                    if folder.is_below(id) {
+                        return Err(failed(Errno::LOOP.into(), &location));
+                    }
+                    self.folders.push(Folder { location, id: Some(id), above: Some(Arc::clone(folder)) });
+                }
+                FileType::File if offset.is_none_or(|offset| location > *offset) => {
+                    found.extend(object_at(&self.store, location, &metadata));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -293,58 +362,84 @@ fn list(
     prefix: Option<&Path>,
     offset: Option<&Path>,
 ) -> BoxStream<'static, Result<ObjectMeta>> {
-    if disk::is_simulated() {
-        return simulated_list(store, prefix, offset.cloned());
+    if let Err(error) = check_place(store) {
+        return stream::once(future::ready(Err(error))).boxed();
     }
-    match (check_place(store), offset) {
-        (Err(error), _) => stream::once(future::ready(Err(error))).boxed(),
-        (Ok(()), None) => super::local(store).list(prefix),
-        (Ok(()), Some(offset)) => super::local(store).list_with_offset(prefix, offset),
-    }
-}
-
-// ---- Listings in a simulation, which `LocalFileSystem` would read from the real disk ----
-
-fn simulated_list(
-    store: &RingfileStore,
-    prefix: Option<&Path>,
-    offset: Option<Path>,
-) -> BoxStream<'static, Result<ObjectMeta>> {
-    let (store, prefix) = (store.clone(), prefix.cloned().unwrap_or_default());
-    let listed = async move {
-        let (mut objects, mut folders) = (Vec::new(), vec![prefix]);
-        while let Some(folder) = folders.pop() {
-            let found = list_folder(&store, &folder).await?;
-            objects.extend(found.objects);
-            folders.extend(found.common_prefixes);
-        }
-        objects.retain(|object| offset.as_ref().is_none_or(|offset| object.location > *offset));
-        Ok(stream::iter(objects.into_iter().map(Ok)))
-    };
-    listed.try_flatten_stream().boxed()
+    let location = prefix.cloned().unwrap_or_default();
+    let folders = vec![Folder { location, id: None, above: None }];
+    let walk = Walk { store: store.clone(), offset: offset.cloned(), folders, open: None };
+    let parts = stream::try_unfold(walk, |mut walk| async move {
+        let went = disk::blocking(move || async move { Ok((walk.next().await, walk)) }).await;
+        let (found, walk) = went.map_err(|error| failed(error, &Path::default()))?;
+        let found = found?;
+        Ok::<_, Error>((!found.is_empty()).then(|| (stream::iter(found.into_iter().map(Ok)), walk)))
+    });
+    parts.try_flatten().boxed()
 }
 
 /// Lists the objects and folders in a folder.
-async fn list_folder(store: &RingfileStore, folder: &Path) -> Result<ListResult> {
-    let path = root_of(store).join(folder.as_ref());
-    let mut entries = ringfile::fs::read_dir(&path);
+async fn list_folder(store: &RingfileStore, folder: Path) -> Result<ListResult> {
     let (mut common_prefixes, mut objects) = (Vec::new(), Vec::new());
-    while let Some(entry) = entries.next().await {
-        let entry = match entry.map_err(io::Error::from) {
-            Err(error) if is_gone(&error) => break,
-            entry => entry.map_err(|error| failed(error, folder))?,
-        };
-        let below = Path::parse(entry.name.to_string_lossy())?;
-        let location = Path::from_iter(folder.parts().chain(below.parts()));
-        match disk::metadata(&path.join(&entry.name)).await {
-            Ok(found) if found.file_type == FileType::Directory => common_prefixes.push(location),
-            // Temporary files have names that no object has.
-            Ok(found) if path_of(store, &location).is_ok() => objects.push(meta_of(location, &found)),
-            Ok(_) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(failed(error, &location)),
+    let Some(mut names) = names_in(store, &folder)? else {
+        return Ok(super::list_result(common_prefixes, objects));
+    };
+    while let Some(name) = names.next().await {
+        let name = name.map_err(|error| failed(error, &folder))?;
+        match at(store, &folder, &name, None).await? {
+            Some((location, found)) if found.file_type == FileType::Directory => {
+                common_prefixes.push(location)
+            }
+            Some((location, found)) => objects.extend(object_at(store, location, &found)),
+            None => {}
         }
     }
     common_prefixes.sort();
     Ok(super::list_result(common_prefixes, objects))
+}
+
+/// Returns the names in a folder; `None` if it does not exist.
+fn names_in(store: &RingfileStore, folder: &Path) -> Result<Option<Names>> {
+    match Names::of(&root_of(store).join(folder.as_ref())) {
+        Err(error) if is_gone(&error) => Ok(None),
+        names => names.map(Some).map_err(|error| failed(error, folder)),
+    }
+}
+
+/// Returns the location of a name in a folder, and what is there; `None` if it is gone, a symbolic link that leads nowhere,
+/// or not behind the offset, even if it is a folder.
+async fn at(
+    store: &RingfileStore,
+    folder: &Path,
+    name: &OsStr,
+    offset: Option<&Path>,
+) -> Result<Option<(Path, Metadata)>> {
+    let path = root_of(store).join(folder.as_ref()).join(name);
+    let below = match name.to_str() {
+        Some(name) => Path::parse(name).map_err(Error::from),
+        // Fails, and says why.
+        None => Path::from_absolute_path(&path).map_err(Error::from),
+    };
+    let location = below.map(|below| Path::from_iter(folder.parts().chain(below.parts())));
+    // All that is below it comes before this. Spares asking a server for each file.
+    if let (Ok(location), Some(offset)) = (&location, offset)
+        && offset.as_ref() >= format!("{location}0").as_str()
+    {
+        return Ok(None);
+    }
+    match disk::metadata(&path).await {
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(failed(error, location.as_ref().unwrap_or(folder))),
+        // What is no object may have a name that no object has.
+        Ok(found)
+            if location.is_err() && !matches!(found.file_type, FileType::File | FileType::Directory) =>
+        {
+            Ok(None)
+        }
+        Ok(found) => Ok(Some((location?, found))),
+    }
+}
+
+/// Returns an object that was listed; `None` for a temporary file, whose name no object has.
+fn object_at(store: &RingfileStore, location: Path, metadata: &Metadata) -> Option<ObjectMeta> {
+    path_of(store, &location).is_ok().then(|| meta_of(location, metadata))
 }

@@ -6,17 +6,17 @@
 //! tasks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter, unsync};
+use quick_cache::{Lifecycle, Weighter, unsync};
 use ringfile::fs::Metadata;
 
-use crate::names;
+use crate::{disk, names};
 
 /// Reads, and gets of a stream, that are longer than this part of the limit are not kept: they would displace too much.
 const SHARE: u64 = 4;
@@ -39,16 +39,31 @@ pub struct CacheMetrics {
 }
 
 /// See the module.
-pub(crate) struct Cache(Mutex<Inner>);
+pub(crate) struct Cache(Mutex<CacheState>);
 
-struct Inner {
-    objects: HashMap<Arc<Path>, Object>,
+struct CacheState {
+    objects: HashMap<Arc<Path>, Object, Hashing>,
     // Not its `sync` variant, which would divide the limit among shards, and could not change together with `objects`.
-    reads: unsync::Cache<Key, Read, Weight, DefaultHashBuilder, Evicted>,
+    reads: unsync::Cache<Key, Read, Weight, Hashing, Evicted>,
     /// How often the store has changed paths, by the group of the path.
     changes: [u64; GROUPS],
     hits: u64,
     misses: u64,
+}
+
+/// Hashes with a key: a random one, or one that the seed of a simulation repeats, since the hash decides which paths share a
+/// group.
+#[derive(Clone, Copy)]
+struct Hashing(u64);
+
+impl BuildHasher for Hashing {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher
+    }
 }
 
 struct Object {
@@ -102,15 +117,10 @@ impl Cache {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         // For the number of evicted reads that it remembers.
         let usual_read = 64 << 10;
-        let reads = unsync::Cache::with(
-            limit / usual_read,
-            limit as u64,
-            Weight,
-            DefaultHashBuilder::default(),
-            Evicted,
-        );
-        let (objects, changes) = (HashMap::new(), [0; GROUPS]);
-        Arc::new(Self(Mutex::new(Inner { objects, reads, changes, hits: 0, misses: 0 })))
+        let hashing = Hashing(disk::new_number());
+        let reads = unsync::Cache::with(limit / usual_read, limit as u64, Weight, hashing, Evicted);
+        let (objects, changes) = (HashMap::with_hasher(hashing), [0; GROUPS]);
+        Arc::new(Self(Mutex::new(CacheState { objects, reads, changes, hits: 0, misses: 0 })))
     }
 
     /// Begins to watch a path that is about to be opened. The returned function takes what the open file shows, and drops
@@ -154,12 +164,12 @@ impl Cache {
         CacheMetrics { hits: inner.hits, misses: inner.misses, bytes: inner.reads.weight() }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, CacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl CacheState {
     fn group(&self, path: &Path) -> usize {
         self.objects.hasher().hash_one(path) as usize % GROUPS
     }

@@ -12,10 +12,10 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
+use ringfile::internal::start_thread;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::disk;
@@ -31,13 +31,13 @@ const MOST_CALLS: usize = 512;
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
     most: usize,
-    inner: Mutex<Inner>,
+    inner: Mutex<GateState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct GateState {
     /// The calls that wait or have their share, by number.
-    calls: HashMap<u64, Entry>,
+    calls: HashMap<u64, AdmittedCall>,
     /// The number of calls so far.
     count: u64,
     waiting: usize,
@@ -46,7 +46,7 @@ struct Inner {
     owed: usize,
 }
 
-struct Entry {
+struct AdmittedCall {
     call: Arc<Call>,
     units: usize,
     /// Whether the limit was raised by this call's units.
@@ -132,7 +132,7 @@ impl Gate {
         true
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, GateState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,7 +152,7 @@ impl Share {
         let mut inner = gate.inner();
         inner.count += 1;
         let number = inner.count;
-        inner.calls.insert(number, Entry { call, units, is_left: false });
+        inner.calls.insert(number, AdmittedCall { call, units, is_left: false });
         Self { gate: Arc::clone(gate), number, units, permit: None }
     }
 
@@ -217,7 +217,7 @@ fn watch(gate: &Arc<Gate>) -> bool {
         drop(ringfile::spawn(async move { watch().await }));
         return true;
     }
-    thread::Builder::new().name("ringfile-gate".into()).spawn(move || disk::wait(watch())).is_ok()
+    start_thread("ringfile-gate", move || disk::wait(watch())).is_ok()
 }
 
 #[cfg(test)]

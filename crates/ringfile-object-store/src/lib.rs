@@ -33,28 +33,11 @@ use names::DurableNames;
 pub use names::Step;
 #[cfg(not(feature = "sim"))]
 use names::Step;
+pub use store::Caching;
 use store::Store;
 
 #[cfg(not(any(feature = "object-store-013", feature = "object-store-014")))]
 compile_error!("choose the version of the trait: feature object-store-013, object-store-014, or both");
-
-/// How reads use the page cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Caching {
-    /// Reads through the page cache: best for data that is read repeatedly and fits into it.
-    #[default]
-    Buffered,
-    /// Reads directly from the drive (O_DIRECT) if the file system supports that, otherwise through the page cache: best for
-    /// data that is larger than memory, or read only once.
-    Direct,
-    /// Reads cached data from the page cache, and other data directly from the drive; data that is read repeatedly gets
-    /// cached ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing.
-    /// It closes a file at once if the store itself replaces or deletes the object, and within about a second if another
-    /// process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
-    Adaptive,
-}
 
 /// An object store over a folder: see the [crate's page](crate).
 ///
@@ -120,7 +103,7 @@ impl fmt::Debug for RingfileStore {
         f.debug_struct("RingfileStore")
             .field("root", &self.root)
             .field("caching", &store.caching)
-            .field("in_flight", &store.in_flight)
+            .field("depth", &store.depth)
             .field("merge_gap", &store.merge_gap)
             .field("sync", &store.names.is_some())
             .finish_non_exhaustive()
@@ -136,7 +119,7 @@ pub struct Builder {
     pool: Option<Pool>,
     memory: usize,
     cache: usize,
-    in_flight: usize,
+    depth: usize,
     merge_gap: u64,
     sync: bool,
     removes_empty_folders: bool,
@@ -151,7 +134,7 @@ impl Default for Builder {
             pool: None,
             memory: 256 << 20,
             cache: 0,
-            in_flight: 64,
+            depth: 64,
             merge_gap: 16 << 10,
             sync: false,
             removes_empty_folders: false,
@@ -198,8 +181,10 @@ impl Builder {
     /// copy. 0 by default: no cache.
     ///
     /// Each call opens its object as without a cache. It gets what earlier calls have read if inode, size and times show that
-    /// the object has not changed since, whoever changes it. What the store itself puts, copies, renames or deletes, it
-    /// drops at once. Nothing is kept
+    /// the object has not changed since, whoever changes it. Only stores to a shared mapping do not always show: the kernel
+    /// sets the time at the first one after the page was written back. A program that changes objects in this way has to set
+    /// their time afterwards, as `touch` does. What the store itself puts, copies, renames or deletes, it drops at once.
+    /// Nothing is kept
     ///
     /// - on file systems other than ext4, XFS, Btrfs and F2FS, whose files may not show each change;
     /// - of an object that was opened within a tenth of a second after it was changed or linked (two seconds if the file
@@ -240,8 +225,8 @@ impl Builder {
     }
 
     /// Sets how many reads of one call may be in flight; 64 by default.
-    pub fn in_flight(mut self, reads: usize) -> Self {
-        self.in_flight = reads.max(1);
+    pub fn depth(mut self, reads: usize) -> Self {
+        self.depth = reads.max(1);
         self
     }
 
@@ -289,12 +274,12 @@ impl Builder {
         let store = Arc::new(Store {
             pool,
             caching: self.caching,
-            in_flight: self.in_flight,
+            depth: self.depth,
             merge_gap: self.merge_gap,
             names: self.sync.then(|| Arc::new(DurableNames::without(self.left_out))),
             removes_empty_folders: self.removes_empty_folders,
             gate: Gate::new(self.memory),
-            recent: Arc::new(recent::Recent::new()),
+            recent: recent::Recent::new(),
             cache: (self.cache > 0).then(|| Cache::new(self.cache)),
             pieces: AtomicUsize::new(0),
             most_pieces: store::most_pieces(self.memory),

@@ -6,7 +6,7 @@
 //! if every later change has another time; calls at the same time do not rely on each other's syncs.
 
 use std::collections::HashMap;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{ErrorKind, Result};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -14,8 +14,7 @@ use std::time::{Duration, SystemTime};
 use ringfile::File;
 use ringfile::fs::Metadata;
 
-use crate::disk;
-use crate::store::has_exact_inodes;
+use crate::disk::{self, has_exact_inodes, is_gone};
 
 /// The number of folders whose state is remembered.
 const MOST: usize = 4096;
@@ -76,7 +75,7 @@ impl DurableNames {
 
     /// Makes the content of the object at a path durable, whoever has written it.
     pub(crate) async fn sync_content(&self, path: &Path) -> Result<()> {
-        self.sync_file(&crate::store::open_to_sync(path).await?, Step::OldContent).await
+        self.sync_file(&disk::open_to_sync(path).await?, Step::OldContent).await
     }
 
     /// Makes the name of an object durable, or its removal, and the names of all folders above it on its file system. Other
@@ -172,11 +171,6 @@ impl DurableNames {
 /// Returns whether the next change of a folder with this state gives it another time of change.
 fn is_settled(state: &Metadata, now: SystemTime) -> bool {
     now.duration_since(state.changed).is_ok_and(|age| age > SETTLED)
-}
-
-/// Returns whether the folder no longer exists, or an object has its name by now.
-pub(crate) fn is_gone(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]

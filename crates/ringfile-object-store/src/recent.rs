@@ -5,35 +5,43 @@
 //! systems that are known to guarantee that; and nothing that may wait happens under the lock.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use ringfile::File;
 use ringfile::fs::Metadata;
+use ringfile::internal::{Timer, now, wake_at};
 
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
-/// How often a store in use checks for files that others have removed.
-const CHECK_PERIOD: Duration = Duration::from_secs(1);
+/// How soon after a read to check for files that others have removed. Each check without a read since the last one doubles
+/// that, up to [`LONGEST`].
+const PERIOD: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(64);
 
 /// See the module.
-pub(crate) struct Recent(Mutex<Inner>);
+pub(crate) struct Recent {
+    state: Mutex<RecentState>,
+    own: Weak<Self>,
+}
 
-struct Inner {
+#[derive(Default)]
+struct RecentState {
     /// In order of use, the most recently read one last.
-    entries: Vec<Entry>,
-    /// The time at which the last check for removed files began.
-    checked: Instant,
+    entries: Vec<OpenFile>,
+    /// The next check, and how long before it was set.
+    check: Option<(Timer, Duration)>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct OpenFile {
     device: u64,
     inode: u64,
     file: File,
 }
 
-impl Entry {
+impl OpenFile {
     fn is_of(&self, device: u64, inode: u64) -> bool {
         (self.device, self.inode) == (device, inode)
     }
@@ -44,14 +52,16 @@ impl Entry {
 }
 
 impl Recent {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Inner { entries: Vec::new(), checked: Instant::now() }))
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new_cyclic(|own| Self { state: Mutex::default(), own: Weak::clone(own) })
     }
 
     /// Returns the file with these metadata, if it is open.
     pub(crate) fn find(&self, metadata: &Metadata) -> Option<File> {
-        let entries = &mut self.inner().entries;
-        let at = entries.iter().rposition(|entry| entry.is_of(metadata.device, metadata.inode))?;
+        let mut inner = self.inner();
+        let at = inner.entries.iter().rposition(|entry| entry.is_of(metadata.device, metadata.inode))?;
+        self.check_soon(&mut inner);
+        let entries = &mut inner.entries;
         entries[at..].rotate_left(1);
         entries.last().map(|entry| entry.file.clone())
     }
@@ -60,6 +70,7 @@ impl Recent {
     /// file, the other call's.
     pub(crate) fn keep(&self, metadata: &Metadata, file: File) -> File {
         let mut inner = self.inner();
+        self.check_soon(&mut inner);
         let entries = &mut inner.entries;
         if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.device, metadata.inode)) {
             let other = other.file.clone();
@@ -67,21 +78,22 @@ impl Recent {
             return other;
         }
         let oldest = (entries.len() >= MOST).then(|| entries.remove(0));
-        entries.push(Entry { device: metadata.device, inode: metadata.inode, file: file.clone() });
+        entries.push(OpenFile { device: metadata.device, inode: metadata.inode, file: file.clone() });
         drop(inner);
         // Dropping it closes the file, which takes long only if the file was removed since the last check.
         drop(oldest);
         file
     }
 
-    /// Returns whether it is time to call [`close_removed`](Self::close_removed), to one caller in each period.
-    pub(crate) fn is_check_due(&self) -> bool {
-        let mut inner = self.inner();
-        let is_due = !inner.entries.is_empty() && inner.checked.elapsed() >= CHECK_PERIOD;
-        if is_due {
-            inner.checked = Instant::now();
+    fn check_soon(&self, state: &mut RecentState) {
+        if state.check.as_ref().is_none_or(|(_, after)| *after > PERIOD) {
+            self.check_after(PERIOD, state);
         }
-        is_due
+    }
+
+    fn check_after(&self, after: Duration, state: &mut RecentState) {
+        let check = Waker::from(Arc::new(Check(Weak::clone(&self.own))));
+        state.check = wake_at(now() + after, check).map(|timer| (timer, after));
     }
 
     /// Closes files that have no name any more, since only that frees their space. This may take long, so async threads must
@@ -96,7 +108,22 @@ impl Recent {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> MutexGuard<'_, RecentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Woken, on a thread of the library, to check for removed files.
+struct Check(Weak<Recent>);
+
+impl Wake for Check {
+    fn wake(self: Arc<Self>) {
+        let Some(recent) = self.0.upgrade() else { return };
+        recent.close_removed();
+        let mut state = recent.inner();
+        let after = state.check.take().map_or(PERIOD, |(_, after)| LONGEST.min(after * 2));
+        if !state.entries.is_empty() {
+            recent.check_after(after, &mut state);
+        }
     }
 }

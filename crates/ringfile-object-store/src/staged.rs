@@ -13,9 +13,10 @@ use std::time::{Duration, SystemTime};
 use ringfile::fs::{FileType, Metadata};
 use ringfile::{File, OpenOptions};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
+use rustix::io::Errno;
 
-use crate::disk;
-use crate::names::{DurableNames, Step, is_gone};
+use crate::disk::{self, is_gone};
+use crate::names::{DurableNames, Step};
 
 /// How often the folders of an object are created again, at once, if other calls remove them before the object has its name.
 /// On ext4, one thread that does nothing but remove the folder wins hundreds of attempts in a row.
@@ -297,7 +298,7 @@ async fn rename_over(from: &Path, to: &Path) -> Result<()> {
     use FileType::{Directory, File, Symlink};
     let replaced = disk::symlink_metadata(to).await;
     if replaced.is_ok_and(|found| !matches!(found.file_type, File | Symlink | Directory)) {
-        let why = format!("{} is not a regular file, and is not replaced", to.display());
+        let why = format!("{to:?} is not a regular file, and is not replaced");
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     disk::rename(from, to).await
@@ -321,7 +322,7 @@ async fn remove_if_there(path: &Path) -> Result<()> {
 
 /// Adds to an error what it means for a path. Its kind says nothing about an object any more.
 fn about(error: &Error, what: &str, path: &Path) -> Error {
-    Error::other(format!("{what} {}: {error}", path.display()))
+    Error::other(format!("{what} {path:?}: {error}"))
 }
 
 /// Returns failures of writes that the file system reports only when a descriptor is closed. NFS and FUSE servers may write
@@ -330,8 +331,8 @@ fn flush(file: &File) -> Result<()> {
     loop {
         // Closes a duplicate: the kernel does the same for each descriptor. Linux closes it in any case; if a signal
         // interrupted the writing, the next one continues.
-        match nix::unistd::close(file.as_fd().try_clone_to_owned()?) {
-            Err(nix::Error::EINTR) => {}
+        match ringfile::internal::close(file.as_fd().try_clone_to_owned()?) {
+            Err(Errno::INTR) => {}
             closed => return Ok(closed?),
         }
     }

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, FuturesOrdered, Stream, StreamExt};
+use ringfile::buf::PoolError;
 use ringfile::fs::{FileType, Metadata};
-use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, Route, WhenFull};
 
-use crate::Caching;
 use crate::cache::{Cache, Cached};
-use crate::disk::{self, blocking, in_background};
+use crate::disk::{self, blocking, has_exact_inodes, in_background, open_cached, open_to_read};
 use crate::gate::Gate;
 use crate::names::{DurableNames, Step};
 use crate::ranges::{self, Piece};
@@ -35,22 +33,29 @@ const SHORT_CHUNK: u64 = 128 << 10;
 /// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
 
-/// Local file systems on which one inode is one file, whichever descriptor reads it, and on which each change of a file or
-/// folder changes its time: ext2 to 4, XFS, Btrfs, F2FS (include/uapi/linux/magic.h). A FUSE server may show each
-/// descriptor the content that the object had when it was opened, and some file systems give two files the same inode
-/// number.
-const EXACT_INODES: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-
-/// Returns whether a file, while it is open, shares its device and inode with no other, and its metadata show each change.
-pub(crate) fn has_exact_inodes(file: impl AsFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|facts| EXACT_INODES.contains(&(facts.f_type as u32)))
+/// How reads use the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Caching {
+    /// Reads through the page cache: best for data that is read repeatedly and fits into it.
+    #[default]
+    Buffered,
+    /// Reads directly from the drive (O_DIRECT) if the file system supports that, otherwise through the page cache: best for
+    /// data that is larger than memory, or read only once.
+    Direct,
+    /// Reads cached data from the page cache, and other data directly from the drive; data that is read repeatedly gets
+    /// cached ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
+    /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing.
+    /// It closes a file at once if the store itself replaces or deletes the object. If another process does, it closes the
+    /// file within about a second, or a minute if nothing was read for long. The space of a removed file is freed only then.
+    Adaptive,
 }
 
 /// See the module.
 pub(crate) struct Store {
     pub(crate) pool: Pool,
     pub(crate) caching: Caching,
-    pub(crate) in_flight: usize,
+    pub(crate) depth: usize,
     pub(crate) merge_gap: u64,
     /// What makes names durable, if the store syncs.
     pub(crate) names: Option<Arc<DurableNames>>,
@@ -109,21 +114,15 @@ impl Store {
         };
         let metadata = object_of((&opened.metadata()?).into())?;
         let file = match self.caching {
-            Caching::Buffered | Caching::Direct => self.options().adopt(opened)?,
-            Caching::Adaptive => {
-                if self.recent.is_check_due() {
-                    let recent = Arc::clone(&self.recent);
-                    in_background(move || async move { recent.close_removed() });
+            Caching::Buffered | Caching::Direct => self.options().from_std(opened)?,
+            Caching::Adaptive => match self.recent.find(&metadata) {
+                Some(file) => file,
+                None => {
+                    let is_known = has_exact_inodes(&opened);
+                    let file = self.options().from_std(opened)?;
+                    if is_known && file.is_adaptive() { self.recent.keep(&metadata, file) } else { file }
                 }
-                match self.recent.find(&metadata) {
-                    Some(file) => file,
-                    None => {
-                        let is_known = has_exact_inodes(&opened);
-                        let file = self.options().adopt(opened)?;
-                        if is_known && file.is_adaptive() { self.recent.keep(&metadata, file) } else { file }
-                    }
-                }
-            }
+            },
         };
         Ok((file, metadata))
     }
@@ -131,7 +130,7 @@ impl Store {
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
         // No other code sees the descriptor.
-        options.read(true).one_descriptor(true);
+        options.read(true).dup(false);
         match self.caching {
             Caching::Buffered => {}
             Caching::Direct => {
@@ -173,7 +172,7 @@ impl Store {
         }
         let shows_changes = || disk::is_simulated() || has_exact_inodes(file);
         let cached = cached.as_ref().filter(|cached| cached.keeps(shows_changes));
-        let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
+        let mut batch = Batch::with_capacity(pieces.len()).depth(self.depth);
         for Piece { span, .. } in &pieces {
             batch.add(file.read_at(self.memory(span)?, span.start));
         }
@@ -277,7 +276,7 @@ impl Store {
         let mut options = OpenOptions::new();
         // Not on the caller's thread: each object is a new file, and whether its first, long write would block is not
         // known. No other code sees the descriptor.
-        options.route(Route::Workers).dont_cache(self.caching == Caching::Direct).one_descriptor(true);
+        options.route(Route::Workers).dont_cache(self.caching == Caching::Direct).dup(false);
         let cached = self.cache.clone().map(|cache| (cache, target.clone()));
         let (staged, file) =
             blocking(move || async move { Staged::create(&target, &mut options).await }).await?;
@@ -427,43 +426,6 @@ pub(crate) async fn write_all(file: &File, chunks: Vec<Bytes>, offset: u64) -> i
         file.write_vectored_at(chunks, offset).await?;
     }
     Ok(())
-}
-
-/// Opens a file without blocking, if the kernel supports that (Linux 5.12) and the directory entries are cached.
-fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
-    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-    use rustix::io::Errno;
-    // Opening a FIFO would wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(file) => Some(without_flags(file.into())),
-        Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
-        Err(error) => Some(Err(error.into())),
-    }
-}
-
-/// Opens the object at a path to sync it.
-pub(crate) async fn open_to_sync(path: &Path) -> io::Result<File> {
-    if disk::is_simulated() {
-        return disk::open(path, OpenOptions::new().read(true)).await;
-    }
-    Ok(OpenOptions::new().one_descriptor(true).adopt(open_to_read(path)?)?)
-}
-
-fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
-        // If it is not a FIFO, another process has a lease on the file, and this open waits until the lease is released.
-        Err(error) if error.kind() == ErrorKind::WouldBlock => std::fs::File::open(path),
-        opened => opened.and_then(without_flags),
-    }
-}
-
-/// Makes reads wait as usual: with O_NONBLOCK, io_uring calls file systems without non-blocking reads on the submitting thread,
-/// one read after the other (`io_file_get_flags` in io_uring/io_uring.c).
-fn without_flags(file: std::fs::File) -> io::Result<std::fs::File> {
-    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
-    Ok(file)
 }
 
 /// Returns the metadata unless they are of a folder, which is no object.

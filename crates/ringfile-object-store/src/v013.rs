@@ -26,7 +26,7 @@ fn list_result(common_prefixes: Vec<Path>, objects: Vec<ObjectMeta>) -> ListResu
     ListResult { common_prefixes, objects }
 }
 
-/// Checks paths, and lists.
+/// Checks paths.
 fn local(store: &crate::RingfileStore) -> &LocalFileSystem {
     &store.local_013
 }

@@ -1,7 +1,7 @@
 //! A storage engine's block reader, before and after: `cargo run --example block_reader`.
 //!
 //! `read_exact_at` of the standard library first, then the same blocks by ringfile: one at a time, many at once, ahead
-//! of a scan, by the engine's own loop, by futures, into the engine's own cache, and written back. docs/guide/c.md
+//! of a scan, by the engine's own loop, by futures, into the engine's own cache, and written back. docs/guide/storage-engine.md
 //! explains it. Each step checks the bytes of every block.
 
 use std::io::{ErrorKind, Result};
@@ -28,7 +28,7 @@ fn read_blocks(file: &File, pool: &Pool, numbers: &[u64]) -> Result<Vec<Buffer>>
     for number in numbers {
         batch.add(file.read_exact_at(pool.get(BLOCK)?, number * BLOCK as u64));
     }
-    batch.run().into_iter().map(|done| Ok(done.into_buffer()?)).collect()
+    batch.run().into_iter().map(|done| Ok(done.take::<Buffer>()?)).collect()
 }
 
 /// Step 3: a scan that reads the next blocks while it uses the current one.
@@ -42,7 +42,7 @@ fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8]
             next += 1;
         }
         let Some(token) = under_way.pop_front() else { break };
-        consume(number, &queue.wait_by(token)?.into_buffer()?);
+        consume(number, &queue.wait_for(token)?.take::<Buffer>()?);
     }
     Ok(())
 }
@@ -60,9 +60,11 @@ fn serve(
     for number in wanted.by_ref().take(depth) {
         queue.add(file.read_exact_at(pool.get(BLOCK)?, number * BLOCK as u64), number);
     }
-    while queue.wait(1, None) > 0 {
-        while let Some((number, done)) = queue.take() {
-            let block = done.into_buffer()?;
+    let mut completions = Vec::with_capacity(depth);
+    while queue.wait(1..=depth, None, &mut completions) > 0 {
+        for completion in completions.drain(..) {
+            let number = completion.user_data;
+            let block = completion.take::<Buffer>()?;
             consume(number, &block);
             if let Some(number) = wanted.next() {
                 queue.add(file.read_exact_at(block, number * BLOCK as u64), number);
@@ -124,7 +126,7 @@ fn main() -> Result<()> {
     // The engine can continue to use its own descriptor.
     let lent = File::from(before.try_clone()?);
     let mut options = OpenOptions::new();
-    let direct = options.read(true).write(true).direct(true).buffered_fallback(true).open(&path)?;
+    let direct = options.read(true).write(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
     assert!(BLOCK.is_multiple_of(direct.alignment().bytes), "a block can be written directly");
 
     for version in 0..2 {

@@ -16,7 +16,7 @@ fn main() -> std::io::Result<()> {
     let pages: Vec<u8> = (0..PAGES).flat_map(|page| vec![page as u8; PAGE as usize]).collect();
     std::fs::write(&path, pages)?;
 
-    let (file, pool) = (File::open(&path)?, Pool::new(16 << 20));
+    let (file, pool) = (File::open_blocking(&path)?, Pool::new(16 << 20));
     let sums = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {

@@ -9,7 +9,8 @@ use std::io::{Error, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use ringfile::{Latencies, Metrics, OpenOptions, OperationKind, Pool};
+use ringfile::metrics::{Latencies, Metrics, OperationKind};
+use ringfile::{OpenOptions, Pool};
 
 /// The files whose latencies are shown, by the name in the label `file`.
 type Files = Vec<(String, Latencies)>;
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
         .write(true)
         .latencies(&latencies)
         .slow_after(Duration::from_millis(50))
-        .open(&path)?;
+        .open_blocking(&path)?;
     let files = vec![(path.display().to_string(), latencies)];
     let pool = Pool::new(1 << 20);
     ringfile::block_on(async {

@@ -52,7 +52,7 @@ fn wanted(headers: &HeaderMap, size: u64) -> Option<Range<u64>> {
 }
 
 async fn listen(path: &Path, listener: TcpListener) -> std::io::Result<()> {
-    let shop = Shop { file: File::open(path)?, pool: Pool::new(256 << 20) };
+    let shop = Shop { file: File::open(path).await?, pool: Pool::new(256 << 20) };
     axum::serve(listener, Router::new().route("/", get(serve)).with_state(shop)).await
 }
 

@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
     let pool = Pool::new(64 << 20);
     ringfile::block_on(async {
         let mut options = OpenOptions::new();
-        let file = options.read(true).direct(true).buffered_fallback(true).open(&path)?;
+        let file = options.read(true).direct(true).buffered_fallback(true).open(&path).await?;
         let page = file.read_at(pool.get(16 << 10)?, 1 << 20).await?;
         println!("{} bytes, first {:?}", page.len(), &page[..page.len().min(8)]);
         let counts = ringfile::thread_metrics();

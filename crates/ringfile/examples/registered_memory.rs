@@ -39,7 +39,7 @@ fn main() -> std::io::Result<()> {
     };
 
     let cache = PageCache::new(64);
-    let file = File::open(&path)?;
+    let file = File::open_blocking(&path)?;
     ringfile::block_on(async {
         let page = cache.load(&file, 2, 0).await?;
         println!("page 2: {} bytes, first {:?}", page.len(), page.first());

@@ -40,7 +40,8 @@ fn valid(log: &[u8]) -> (usize, u64) {
 /// Opens the log, and appends records that are durable when this returns. Returns how many there were before.
 async fn append(path: &Path, pool: &Pool, data: &[&str]) -> std::io::Result<usize> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).direct(true).buffered_fallback(true).open(path)?;
+    let file =
+        options.read(true).write(true).create(true).direct(true).buffered_fallback(true).open(path).await?;
     let (records, end) = valid(&std::fs::read(path)?); // of a large log: `file.reader(pool)`
     let log = Appender::open(&file, pool, end).await?;
     for data in data {

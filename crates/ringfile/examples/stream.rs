@@ -19,7 +19,7 @@ fn main() -> std::io::Result<()> {
     };
 
     let pool = Pool::new(16 << 20);
-    let file = File::open(&path)?;
+    let file = File::open_blocking(&path)?;
     ringfile::block_on(async {
         let mut reader = file.reader(&pool).block(256 << 10).depth(8);
         let (mut bytes, mut lines) = (0, 0);

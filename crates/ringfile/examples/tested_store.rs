@@ -20,11 +20,14 @@ use store::{Bug, Pairs, Store};
 
 /// Cuts the power somewhere, and looks what is left.
 fn first_test() {
+    use ringfile::OpenOptions;
+    use ringfile::sim::{Simulation, for_each_seed};
+
     for_each_seed(0..1000, |seed| {
         let outcome = Simulation::new(seed).power_cuts(true).run(|_| replace("config", "new"));
         let is_done = matches!(outcome.result(), Some(Ok(())));
         outcome.disk().run(|_| async move {
-            match fs::open("config", OpenOptions::new().read(true)).await {
+            match OpenOptions::new().read(true).open("config").await {
                 Ok(file) => assert_eq!(file.read_at(vec![0; 100], 0).await.expect("no faults"), b"new"),
                 Err(_) => assert!(!is_done, "it was reported as done"),
             }
@@ -34,7 +37,7 @@ fn first_test() {
 
 /// Writes a new file, and gives it the name of the old one.
 async fn replace(path: &str, content: &'static str) -> Result<()> {
-    let file = fs::open("new", OpenOptions::new().write(true).create(true).truncate(true)).await?;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open("new").await?;
     file.write_at(content.as_bytes(), 0).await?;
     file.sync_all().await?; // without this line, some seed finds an empty file
     fs::rename("new", path).await?;

@@ -5,7 +5,8 @@
 
 use std::io::{Error, ErrorKind, Result};
 
-use ringfile::{File, Queue, ReadRequest};
+use ringfile::queue::ReadRequest;
+use ringfile::{File, Queue};
 
 /// The engine's trait.
 trait AlignedReader {
@@ -37,7 +38,7 @@ fn main() -> Result<()> {
     let path = folder.path().join("index");
     std::fs::write(&path, (0..256_u32).flat_map(|node| [node as u8; 4096]).collect::<Vec<_>>())?;
 
-    let mut reader = Reader { file: File::open(&path)?, queue: Queue::new() };
+    let mut reader = Reader { file: File::open_blocking(&path)?, queue: Queue::new() };
     let mut beam = vec![0; 32 * 4096];
     let nodes: Vec<u8> = (0..32_u8).map(|step| step.wrapping_mul(37)).collect();
     let mut wanted: Vec<_> =

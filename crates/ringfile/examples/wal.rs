@@ -1,16 +1,17 @@
 //! A tiny write-ahead log: `cargo run --example wal [FILE]` appends two batches, then replays the log.
 //!
 //! A batch is one block: the length of its data (0: the end of the log), then the data. Once `append` has returned, the
-//! batch survives a crash, because `write_durable_at` ends when the data is on stable storage. The space is allocated
-//! beforehand, so that a durable write need not wait for the file's size to become durable too. A real log adds a
-//! checksum, since a torn block must not be replayed.
+//! batch survives a crash, because `write_durable_at` ends when the data is on stable storage. A new log is
+//! filled with zeros first: a durable write to space that was only allocated waits for the file system's journal. A real
+//! log adds a checksum, since a torn block must not be replayed.
 
 use std::path::{Path, PathBuf};
 
-use ringfile::{AllocateMode, Buffer, File, OpenOptions, Pool};
+use ringfile::{Buffer, File, OpenOptions, Pool};
 
 const BLOCK: usize = 4096;
 const SPACE: u64 = 1 << 20;
+const PIECE: usize = 256 << 10;
 
 struct Log {
     file: File,
@@ -23,12 +24,18 @@ impl Log {
     async fn open(path: &Path, pool: Pool) -> std::io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
-        let file = options.open(path)?;
-        file.allocate(AllocateMode::Extend, 0, SPACE).await?;
+        let file = options.open(path).await?;
+        if file.size()? < SPACE {
+            let mut zeros = pool.get(PIECE)?;
+            zeros.resize(PIECE, 0);
+            for at in (0..SPACE).step_by(PIECE) {
+                zeros = file.write_at(zeros, at).await?;
+            }
+        }
         file.sync_all().await?;
         // The file's entry in its folder is as important as its content.
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            ringfile::sync_dir(folder).await?;
+            ringfile::fs::sync_dir(folder).await?;
         }
         Ok(Self { file, pool, end: 0 })
     }

@@ -1,7 +1,7 @@
 //! Errors: the errno, what was being done to which file, and what to try.
 //!
 //! [`Error`] has no buffer; [`BufError`] also holds the buffer of the failed operation. Both convert to
-//! [`std::io::Error`], so `?` works in functions that return that.
+//! [`std::io::Error`], and that converts to [`Error`], so `?` works in functions that return either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,13 +18,27 @@ pub type BufResult<B> = std::result::Result<B, BufError<B>>;
 
 /// An I/O error with its context.
 ///
-/// Keeps the operating system's errno, and says what was being done, to which file, how much of it was done, and what
-/// to try. Turns into [`std::io::Error`] of the same [kind](Error::kind).
+/// Keeps the operating system's errno, and says in one line what was being done, to which file, how much of it was done,
+/// and what to try. Turns into [`std::io::Error`] of the same [kind](Error::kind), which holds it and whose
+/// `raw_os_error` returns `None`. A [`std::io::Error`] turns into an `Error` of the same kind and errno, or into the one that it
+/// holds.
 ///
 /// ```
-/// let error = ringfile::File::open("/no/such/file").unwrap_err();
+/// let error = ringfile::File::open_blocking("/no/such/file").unwrap_err();
 /// assert_eq!(error.errno(), Some(libc::ENOENT));
 /// assert!(error.to_string().contains("/no/such/file"));
+///
+/// // The errno of any error, which may be one of ringfile's.
+/// fn errno(error: &std::io::Error) -> Option<i32> {
+///     error.raw_os_error().or_else(|| error.get_ref()?.downcast_ref::<ringfile::Error>()?.errno())
+/// }
+/// assert_eq!(errno(&error.into()), Some(libc::ENOENT));
+///
+/// // `?` turns std's errors into it too.
+/// fn content() -> ringfile::Result<Vec<u8>> {
+///     Ok(std::fs::read("/no/such/file")?)
+/// }
+/// assert_eq!(content().unwrap_err().errno(), Some(libc::ENOENT));
 /// ```
 pub struct Error(
     /// `None` if there is no memory even for this: [`NO_MEMORY`].
@@ -138,32 +152,61 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for Details {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let context = self.context();
-        f.write_str(&context.what)?;
-        if let Some(offset) = context.offset {
+        f.write_str(&self.what)?;
+        // An error of std does not say what was being done.
+        let mut colon = if self.what.is_empty() { "" } else { ": " };
+        if let Some(offset) = self.offset {
             write!(f, " at offset {offset}")?;
         }
-        if let Some(path) = &context.path {
+        if let Some(path) = &self.path {
             write!(f, " of {}", path.display())?;
         }
-        if let Some(errno) = context.errno {
-            write!(f, ": {}", io::Error::from_raw_os_error(errno))?;
+        if let Some(errno) = self.errno {
+            write!(f, "{colon}{}", io::Error::from_raw_os_error(errno))?;
+            colon = ": ";
         }
-        if let Some(reason) = &context.reason {
-            write!(f, ": {reason}")?;
+        if let Some(reason) = &self.reason {
+            write!(f, "{colon}{reason}")?;
         }
-        if context.done > 0 {
-            write!(f, " (after {} bytes)", context.done)?;
+        if self.done > 0 {
+            write!(f, " (after {} bytes)", self.done)?;
         }
         Ok(())
     }
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        OneLine(self.context()).fmt(f)
+    }
+}
+
+/// Displays a text in one line: control characters, which the names of files may have, are escaped.
+pub(crate) struct OneLine<T>(pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|character| match character.is_control() {
+            true => write!(self.0, "{}", character.escape_default()),
+            false => self.0.write_char(character),
+        })
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({self})")
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -172,6 +215,12 @@ impl std::error::Error for Error {}
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(|error| Self::from_io(&error, ""))
     }
 }
 
@@ -190,7 +239,7 @@ impl From<PoolError> for Error {
 /// # fn main() -> std::io::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("ringfile-doc-buferror-{}", std::process::id()));
 /// # std::fs::write(&path, b"short")?;
-/// let file = ringfile::File::open(&path)?;
+/// let file = ringfile::File::open_blocking(&path)?;
 /// ringfile::block_on(async {
 ///     let failed = file.read_exact_at(Vec::with_capacity(64), 0).await.unwrap_err();
 ///     assert_eq!(failed.kind(), std::io::ErrorKind::UnexpectedEof);
@@ -256,7 +305,7 @@ impl<B> fmt::Display for BufError<B> {
 
 impl<B> fmt::Debug for BufError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufError({})", self.error)
+        self.error.fmt(f)
     }
 }
 
@@ -277,11 +326,11 @@ impl<B> From<BufError<B>> for io::Error {
 /// Turns a result into the pair that tokio-uring and monoio return, for code that is ported from them.
 ///
 /// ```
-/// use ringfile::IntoParts;
+/// use ringfile::buf::IntoParts;
 /// # fn main() -> std::io::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("ringfile-doc-parts-{}", std::process::id()));
 /// # std::fs::write(&path, b"abc")?;
-/// let file = ringfile::File::open(&path)?;
+/// let file = ringfile::File::open_blocking(&path)?;
 /// let (result, buffer) =
 ///     ringfile::block_on(file.read_at(Vec::with_capacity(16), 0)).into_parts();
 /// assert_eq!(result?, 3);
@@ -299,6 +348,48 @@ impl<B: crate::IoBuf> IntoParts<B> for BufResult<B> {
         match self {
             Ok(buffer) => (Ok(buffer.len()), buffer),
             Err(failed) => (Err(failed.error.into()), failed.buffer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_std_keeps_its_errno_or_text_and_one_of_ours_comes_back_as_it_was() {
+        let texts = |error: io::Error| {
+            let error = Error::from(error);
+            (error.errno(), error.to_string(), format!("{error:?}"))
+        };
+        let missing = "No such file or directory (os error 2)".to_owned();
+        assert_eq!(texts(io::Error::from_raw_os_error(2)), (Some(2), missing.clone(), missing));
+        let other = "invalid".to_owned();
+        assert_eq!(
+            texts(io::Error::new(io::ErrorKind::InvalidData, "invalid")),
+            (None, other.clone(), other)
+        );
+        let ours = Error::from_errno(libc::EIO, "reading").on(Some(Path::new("data"))).after(3);
+        let text = ours.to_string();
+        assert_eq!(texts(ours.into()), (Some(libc::EIO), text.clone(), text));
+    }
+
+    #[test]
+    fn an_error_is_one_line_whatever_the_file_is_called() {
+        let path = Path::new("a\nb\x1b[31m\u{85}ü'\\");
+        let errors = [
+            crate::File::open_blocking(path).unwrap_err(),
+            crate::block_on(crate::fs::metadata(path)).unwrap_err(),
+            crate::block_on(crate::fs::rename(path, path)).unwrap_err(),
+            Error::new(io::ErrorKind::Other, "reading").because(path.display().to_string()),
+        ];
+        for error in errors {
+            assert!(error.path().is_none_or(|named| named == path));
+            let texts = [error.to_string(), format!("{error:?}"), io::Error::from(error).to_string()];
+            for text in texts {
+                assert!(!text.chars().any(char::is_control), "{text:?}");
+                assert!(text.contains(r"a\nb\u{1b}[31m\u{85}ü'\"), "{text}");
+            }
         }
     }
 }

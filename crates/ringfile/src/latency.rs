@@ -38,7 +38,7 @@ fn end(bucket: usize) -> u64 {
 /// The kinds of operations whose latencies are counted apart.
 ///
 /// ```
-/// use ringfile::OperationKind;
+/// use ringfile::metrics::OperationKind;
 /// assert_eq!(OperationKind::ALL.map(OperationKind::name), ["read", "write", "sync", "other"]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,21 +113,22 @@ impl Counts {
 /// The latency of an operation begins when it is put into the queue of a ring, or when its plain call is made, and ends when
 /// its thread collects the completion, or the call returns. Waiting for a free worker does not count. An operation that is
 /// carried out in steps (unaligned reads, durable writes with a sync) counts once for each, as in
-/// [`Metrics::ops`](crate::Metrics::ops). Operations on paths, copies of ranges, cancelled operations, and pipes, sockets and
+/// [`Metrics::ops`](crate::metrics::Metrics::ops). Operations on paths, copies of ranges, cancelled operations, and pipes, sockets and
 /// terminals do not count.
 ///
-/// While operations of a kind take a few microseconds or less, one in 16, chosen as if at random, is timed, and counts for
-/// 16: timing each would take a fifth of a cached read's time. Longer ones are all timed. So the number of
-/// operations in a histogram is an estimate, but each part of the distribution has its share.
+/// While operations of a kind take a few microseconds or less, a random sample is timed and weighted, because timing each
+/// would cost too much. Longer ones are all timed. So the number of operations in a histogram is an estimate, but each
+/// part of the distribution has its share.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("data.bin");
 /// # std::fs::write(&path, vec![7; 8192])?;
-/// use ringfile::{Latencies, OpenOptions, OperationKind};
+/// use ringfile::metrics::{Latencies, OperationKind};
+/// use ringfile::OpenOptions;
 /// let latencies = Latencies::new();
-/// let file = OpenOptions::new().read(true).latencies(&latencies).open(&path)?;
+/// let file = OpenOptions::new().read(true).latencies(&latencies).open_blocking(&path)?;
 /// ringfile::block_on(file.read_at(Vec::with_capacity(4096), 0))?;
 /// let reads = latencies.histogram(OperationKind::Read);
 /// println!("{} reads, p99 {:?}", reads.count(), reads.quantile(0.99));
@@ -222,9 +223,10 @@ impl Histogram {
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.bin");
-    /// use ringfile::{Latencies, OpenOptions, OperationKind};
+    /// use ringfile::metrics::{Latencies, OperationKind};
+    /// use ringfile::OpenOptions;
     /// let latencies = Latencies::new();
-    /// let file = OpenOptions::new().write(true).create(true).latencies(&latencies).open(&path)?;
+    /// let file = OpenOptions::new().write(true).create(true).latencies(&latencies).open_blocking(&path)?;
     /// ringfile::block_on(file.sync_all())?;
     /// for (end, count) in latencies.histogram(OperationKind::Sync).buckets() {
     ///     println!("{count} syncs took less than {end:?}");

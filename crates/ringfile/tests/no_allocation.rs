@@ -1,4 +1,5 @@
-//! Counts heap allocations during operations: ten thousand operations must not allocate more often than five hundred.
+//! Counts heap allocations during operations: ten thousand operations must not allocate more often than five hundred. And
+//! refuses large ones, as a machine without memory does.
 //!
 //! Counts the allocations of all threads, so each test has a separate process: the harness allocates too, to start
 //! tests and to report which ended or take long.
@@ -10,11 +11,14 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ringfile::metrics::Latencies;
+use ringfile::queue::{ReadRequest, WriteRequest};
+use ringfile::runtime::set_worker_threads;
 use ringfile::{
-    Appender, Batch, Done, Durability, File, Latencies, OpenOptions, Pool, Queue, ReadRequest, Route,
-    WriteRequest, block_on, set_worker_threads, thread_metrics,
+    Appender, Batch, Completion, Durability, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics,
 };
 use support::forms::routes;
 use support::handles::Handles as _;
@@ -23,11 +27,16 @@ use support::{Folder, assert_content, content, has_registered_buffers, in_child_
 struct Counting;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// The size of the largest block that can be had.
+static LARGEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-// SAFETY: the system's allocator does everything; the count is an atomic.
+// SAFETY: the system's allocator does everything, but for blocks that are refused; the numbers are atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
+        if layout.size() > LARGEST.load(Ordering::Relaxed) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's promise is the one that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
@@ -39,6 +48,9 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
+        if size > LARGEST.load(Ordering::Relaxed) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: as above.
         unsafe { System.realloc(block, layout, size) }
     }
@@ -70,14 +82,14 @@ fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
 }
 
 fn batch(file: &File, pool: &Pool, reads: u64, in_flight: usize) -> Batch {
-    let mut batch = Batch::with_capacity(reads as usize).in_flight(in_flight);
+    let mut batch = Batch::with_capacity(reads as usize).depth(in_flight);
     for i in 0..reads {
         batch.add(file.read_at(pool.get(PAGE).unwrap(), i * 7 % PAGES * PAGE as u64));
     }
     batch
 }
 
-fn assert_read(results: Vec<Done>, reads: u64) {
+fn assert_read(results: Vec<Completion>, reads: u64) {
     assert_eq!(results.len(), reads as usize);
     for (i, done) in results.into_iter().enumerate() {
         assert_eq!(done.result.unwrap(), PAGE);
@@ -91,16 +103,22 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
     for route in routes() {
         for direct in [false, true] {
             let mut options = OpenOptions::new();
-            let file = options.read(true).direct(direct).buffered_fallback(true).route(route).open(path);
+            let file =
+                options.read(true).direct(direct).buffered_fallback(true).route(route).open_blocking(path);
             files.push((format!("{route:?}, direct {direct}"), route, file.unwrap()));
         }
         // All of it is cached.
-        let file = OpenOptions::new().read(true).adaptive(true).route(route).open(path);
+        let file = OpenOptions::new().read(true).adaptive(true).route(route).open_blocking(path);
         files.push((format!("{route:?}, adaptive"), route, file.unwrap()));
         // Every operation is timed, and none is reported.
         let mut options = OpenOptions::new();
         let never = std::time::Duration::from_secs(86400);
-        let file = options.read(true).route(route).latencies(&Latencies::new()).slow_after(never).open(path);
+        let file = options
+            .read(true)
+            .route(route)
+            .latencies(&Latencies::new())
+            .slow_after(never)
+            .open_blocking(path);
         files.push((format!("{route:?}, timed"), route, file.unwrap()));
     }
     files
@@ -220,7 +238,7 @@ fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
     let pool = Pool::new(64 << 20);
     for (name, route, file) in files(&path) {
         let growth = growth(route);
-        let mut queue = Queue::with_capacity(32);
+        let (mut queue, mut completions) = (Queue::with_capacity(32), Vec::with_capacity(32));
         let (few, many) = few_and_many(route, MANY, |count| {
             allocations(|| {
                 let mut begun = 0;
@@ -229,9 +247,9 @@ fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
                         queue.add(file.read_at(pool.get(PAGE).unwrap(), begun % PAGES * PAGE as u64), begun);
                         begun += 1;
                     }
-                    queue.wait(1, None);
-                    while let Some((number, done)) = queue.take() {
-                        assert_content(&done.buffer.unwrap()[..16], number % PAGES * PAGE as u64);
+                    queue.wait(1..=32, None, &mut completions);
+                    for done in completions.drain(..) {
+                        assert_content(&done.buffer.unwrap()[..16], done.user_data % PAGES * PAGE as u64);
                     }
                 }
             })
@@ -252,7 +270,8 @@ fn requests_of_borrowed_memory_allocate_nothing_once_there_was_room_for_them() {
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     for (route, adaptive) in routes().flat_map(|route| [(route, false), (route, true)]) {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).adaptive(adaptive).route(route).open(&path).unwrap();
+        let file =
+            options.read(true).write(true).adaptive(adaptive).route(route).open_blocking(&path).unwrap();
         // A worker allocates what it reports to.
         if is_carried_by_workers(route) {
             continue;
@@ -294,7 +313,8 @@ fn durable_writes_of_parts_in_a_queue_allocate_nothing_once_there_was_room_for_t
             continue;
         }
         let mut options = OpenOptions::new();
-        let file = options.write(true).durability(Durability::Fsync).route(route).open(&path).unwrap();
+        let file =
+            options.write(true).durability(Durability::Fsync).route(route).open_blocking(&path).unwrap();
         let mut queue = Queue::new();
         let (few, many) = few_and_many(route, 2 * FEW, |count| {
             let mut buffer = Some(pool.get(4 * PAGE).unwrap());
@@ -302,8 +322,11 @@ fn durable_writes_of_parts_in_a_queue_allocate_nothing_once_there_was_room_for_t
             allocations(|| {
                 for _ in 0..count {
                     let whole = buffer.take().unwrap();
-                    let token = queue.add(file.write_durable_part_at(whole, PAGE..2 * PAGE, PAGE as u64), 0);
-                    let done = queue.wait_by(token).unwrap();
+                    let token = queue.add(
+                        file.write_durable_at(ringfile::IoBuf::slice(whole, PAGE..2 * PAGE), PAGE as u64),
+                        0,
+                    );
+                    let done = queue.wait_for(token).unwrap();
                     assert_eq!(done.result.unwrap(), PAGE);
                     buffer = done.buffer.unwrap().into_pooled();
                 }
@@ -333,14 +356,14 @@ fn reads_with_handles_allocate_nothing_once_there_is_room_for_them() {
                 for i in 0..count {
                     if handles.len() == 32 {
                         let (handle, offset) = handles.pop_front().unwrap();
-                        let done = reads.wait_by(handle).unwrap();
+                        let done = reads.wait_for(handle).unwrap();
                         assert_content(&done.buffer.unwrap()[..16], offset);
                     }
                     let offset = i % PAGES * PAGE as u64;
                     handles.push_back((reads.start(&file, pool.get(PAGE).unwrap(), offset), offset));
                 }
                 for (handle, _) in handles.drain(..) {
-                    assert_eq!(reads.wait_by(handle).unwrap().result.unwrap(), PAGE);
+                    assert_eq!(reads.wait_for(handle).unwrap().result.unwrap(), PAGE);
                 }
             })
             .0
@@ -368,13 +391,13 @@ fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken
         let mut queue = Queue::with_capacity(32);
         let left = queue.add(file.read_at(pool.get(PAGE).unwrap(), 0), 0);
         while !queue.is_done(left) {
-            queue.wait(1, None);
+            queue.submit();
         }
         let mut read = |count: u64| {
             allocations(|| {
                 for i in 0..count {
                     let token = queue.add(file.read_at(pool.get(PAGE).unwrap(), i % PAGES * PAGE as u64), i);
-                    assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), PAGE);
+                    assert_eq!(queue.wait_for(token).unwrap().result.unwrap(), PAGE);
                 }
             })
             .0
@@ -397,7 +420,7 @@ fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
         for direct in [false, true] {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).direct(direct).buffered_fallback(true).route(route);
-            let file = options.open(&path).unwrap();
+            let file = options.open_blocking(&path).unwrap();
             let pool = Pool::new(8 << 20);
             let (few, many) = few_and_many(route, MANY, |records| {
                 block_on(async {
@@ -432,21 +455,17 @@ fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
             drop(file.write_at(bytes, i % PAGES * PAGE as u64).await.unwrap());
         }
     });
-    let mut queue = Queue::with_capacity(32);
+    let (mut queue, mut completions) = (Queue::with_capacity(32), Vec::with_capacity(32));
     for i in 0..count {
         if queue.len() == 32 {
-            queue.wait(1, None);
-            while let Some((_, done)) = queue.take() {
-                done.result.unwrap();
-            }
+            queue.wait(1..=32, None, &mut completions);
+            completions.drain(..).for_each(|done| _ = done.result.unwrap());
         }
         queue.add(file.write_at(sources[i as usize % sources.len()].clone(), i % PAGES * PAGE as u64), i);
     }
     while !queue.is_empty() {
-        queue.wait(1, None);
-        while let Some((_, done)) = queue.take() {
-            done.result.unwrap();
-        }
+        queue.wait(1..=32, None, &mut completions);
+        completions.drain(..).for_each(|done| _ = done.result.unwrap());
     }
 }
 
@@ -469,7 +488,7 @@ fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_o
     assert_eq!(pool.metrics().regions, 3);
     let outside = [bytes::Bytes::from(vec![7; 2 * PAGE]), bytes::Bytes::from_static(&[7; 2 * PAGE])];
     for route in routes() {
-        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).write(true).route(route).open_blocking(&path).unwrap();
         // A future that waits for a worker allocates what the worker reports to.
         if is_carried_by_workers(route) {
             continue;
@@ -495,4 +514,33 @@ fn writes_of_shared_bytes_allocate_nothing_in_one_region_or_several_or_outside_o
     }
     drop(in_pools);
     assert_eq!(pool.metrics().in_use, 0);
+}
+
+#[test]
+fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
+    if !alone("operations_for_which_there_is_no_memory_are_refused_and_the_others_done") {
+        return;
+    }
+    const ASKED: usize = 50_000;
+    let folder = Folder::new();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
+    let mut batch = Batch::new();
+    LARGEST.store(1 << 20, Ordering::Relaxed);
+    for i in 0..ASKED {
+        assert_eq!(batch.add(file.read_at(Vec::new(), 0)), i);
+    }
+    // The results need a block too.
+    LARGEST.store(usize::MAX, Ordering::Relaxed);
+    assert_eq!(batch.len(), ASKED);
+    let results = batch.run();
+    assert_eq!(results.len(), ASKED);
+    let done = results.iter().take_while(|done| done.result.is_ok()).count();
+    assert!(done > 1000 && done < ASKED, "{done} of {ASKED}");
+    for refused in &results[done..] {
+        let error = refused.result.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(refused.buffer.is_none());
+    }
+    let error = results[done].result.as_ref().unwrap_err().to_string();
+    assert!(error.contains("run several batches"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringfile::Metrics;
+use ringfile::metrics::Metrics;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The totals at the start of a measurement.

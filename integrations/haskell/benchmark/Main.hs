@@ -1,10 +1,13 @@
 {-# LANGUAGE CPP #-}
 {-# LANGUAGE BangPatterns #-}
 
--- | Random reads of 4 KiB: @high@ by 'submitIO', from four Haskell threads for each capability, in batches of 32; @low@
--- by the queue of one thread, which adds 32 as soon as 32 of 128 have ended.
+-- | Random reads of 4 KiB: @high@ by 'submitIO', from four Haskell threads for each capability, in batches of 32, or from
+-- @THREADS@ in batches of @BATCH@; @low@ by the queue of one thread, which adds 32 as soon as 32 of 128 have ended. In
+-- direct and cached files nothing is cached at the beginning, in hot files everything.
 --
--- > randread high|low direct|cached FILE [READS] [registered]
+-- > randread high|low direct|cached|hot FILE [READS] [registered] [THREADSxBATCH]
+--
+-- @high@ with blockio-uring in place of ringfile, not direct: @ghc -O2 -threaded -rtsopts -DBLOCKIO_URING@.
 module Main (main) where
 
 import Control.Concurrent
@@ -12,15 +15,22 @@ import Control.Exception
 import Control.Monad
 import Control.Monad.Primitive (RealWorld)
 import Data.Bits
+import Data.Char (isDigit)
+import Data.List (find)
+import Data.Maybe (fromMaybe, listToMaybe)
 import Data.Primitive.ByteArray
 import qualified Data.Vector as V
 import qualified Data.Vector.Unboxed as VU
 import Data.Word
 import GHC.Clock (getMonotonicTimeNSec)
+import GHC.Stats (allocated_bytes, getRTSStats)
 import System.CPUTime (getCPUTime)
+import System.Directory (getDirectoryContents)
 import System.Environment (getArgs)
 import System.IO.BlockIO
+#ifndef BLOCKIO_URING
 import System.IO.Ringfile
+#endif
 import System.Mem (performMajorGC)
 import System.Posix.Fcntl (Advice (..), fileAdvise)
 import System.Posix.Files (fileSize, getFdStatus, getFileStatus)
@@ -33,18 +43,19 @@ main :: IO ()
 main = do
   args <- getArgs
   case args of
-    mode : how : path : more | mode `elem` ["high", "low"], how `elem` ["direct", "cached"] -> do
-      fd <- if how == "direct" then openDirect path ReadOnly Nothing else openCached path
-      -- Nothing is cached at the beginning; and no read-ahead, as in fio.
-      fileAdvise fd 0 0 AdviceDontNeed
-      fileAdvise fd 0 0 AdviceRandom
+    mode : how : path : more | mode `elem` ["high", "low"], how `elem` ["direct", "cached", "hot"] -> do
+      capabilities <- getNumCapabilities
+      fd <- if how == "direct" then openDirect' path else openCached path
       blocks <- (`div` 4096) . fromIntegral . fileSize <$> getFdStatus fd
-      let reads_ = case filter (/= "registered") more of
-            [count] -> read count
-            _ -> 262144
-          around = if "registered" `elem` more then withRegistered else const id
-      (if mode == "high" then high else low) around fd blocks reads_
-    _ -> fail "usage: randread high|low direct|cached FILE [READS] [registered]"
+      if how == "hot" then readAll fd blocks else fileAdvise fd 0 0 AdviceDontNeed
+      -- No read-ahead, as in fio.
+      fileAdvise fd 0 0 AdviceRandom
+      let reads_ = maybe 262144 read (find (all isDigit) more)
+          shape = fromMaybe (4 * capabilities, 32) $
+            listToMaybe [(read threads, read size) | (threads@(_ : _), 'x' : size) <- map (span isDigit) more]
+          around = if "registered" `elem` more then withRegistered' else const id
+      (if mode == "high" then high shape else low) around fd blocks reads_
+    _ -> fail "usage: randread high|low direct|cached|hot FILE [READS] [registered] [THREADSxBATCH]"
   where
     openCached path = do
       _ <- getFileStatus path
@@ -53,18 +64,27 @@ main = do
 #else
       Posix.openFd path ReadOnly Nothing defaultFileFlags
 #endif
+    readAll fd blocks = do
+      memory <- newPinnedByteArray 4096
+      withIOCtx defaultIOCtxParams $ \ctx -> forM_ [0, 64 .. blocks - 1] $ \first ->
+        submitIO ctx (V.generate 64 $ \at -> IOOpRead fd (fromIntegral (first + at) * 4096) memory 0 4096)
+#ifdef BLOCKIO_URING
+    withRegistered' _ _ = fail "blockio-uring registers no memory"
+    openDirect' _ = fail "blockio-uring opens no files"
+#else
+    withRegistered' = withRegistered
+    openDirect' path = openDirect path ReadOnly Nothing
+#endif
 
 -- | Runs an action with an array registered, or not.
 type Around = MutableByteArray RealWorld -> IO () -> IO ()
 
-high :: Around -> Fd -> Int -> Int -> IO ()
-high around fd blocks total = do
-  capabilities <- getNumCapabilities
-  let tasks = 4 * capabilities
-      batches = total `div` (32 * tasks)
+high :: (Int, Int) -> Around -> Fd -> Int -> Int -> IO ()
+high (tasks, size) around fd blocks total = do
+  let batches = total `div` (size * tasks)
       params = defaultIOCtxParams {ioctxBatchSizeLimit = 64, ioctxConcurrencyLimit = 256}
-  memory <- newAlignedPinnedByteArray (tasks * 32 * 4096) 4096
-  withIOCtx params $ \ctx -> around memory . report (batches * 32 * tasks) $ do
+  memory <- newAlignedPinnedByteArray (tasks * size * 4096) 4096
+  withIOCtx params $ \ctx -> around memory . report (batches * size * tasks) $ do
     ends <- forM [0 .. tasks - 1] $ \task -> do
       end <- newEmptyMVar
       _ <- forkOn task (try (run ctx memory task batches) >>= putMVar end)
@@ -74,11 +94,14 @@ high around fd blocks total = do
     run ctx memory task batches = go (0 :: Int) (seed task)
       where
         go !done !random = when (done < batches) $ do
-          results <- submitIO ctx (batch fd memory (task * 32) blocks random 32)
+          results <- submitIO ctx (batch fd memory (task * size) blocks random size)
           unless (VU.all (== IOResult 4096) results) $ fail ("a read failed: " ++ show results)
-          go (done + 1) (iterate next random !! 32)
+          go (done + 1) (iterate next random !! size)
 
 low :: Around -> Fd -> Int -> Int -> IO ()
+#ifdef BLOCKIO_URING
+low _ _ _ _ = fail "blockio-uring has no queue of one thread"
+#else
 low around fd blocks total = do
   memory <- newAlignedPinnedByteArray (128 * 4096) 4096
   withQueue 128 $ \queue -> around memory . report total $ do
@@ -91,6 +114,7 @@ low around fd blocks total = do
               unless (VU.all ((== IOResult 4096) . snd) results) $ fail ("a read failed: " ++ show results)
               go added (taken + VU.length results) random
     go 0 (0 :: Int) (seed 0)
+#endif
 
 batch :: Fd -> MutableByteArray RealWorld -> Int -> Int -> Word64 -> Int -> V.Vector (IOOp RealWorld)
 batch fd memory place blocks random0 count = V.unfoldrExactN count one (0, random0)
@@ -109,15 +133,21 @@ next x0 = x2 `xor` (x2 `shiftL` 17)
 seed :: Int -> Word64
 seed task = iterate next (0x9e3779b97f4a7c15 * fromIntegral (task + 1)) !! 10
 
--- | Prints reads a second, and processor time for one read.
+-- | Prints reads a second, processor time and bytes allocated for one read, and the process's OS threads.
 report :: Int -> IO () -> IO ()
 report total action = do
   performMajorGC
+  bytesBefore <- allocated_bytes <$> getRTSStats
   began <- getMonotonicTimeNSec
   usedBefore <- getCPUTime
   action
   used <- subtract usedBefore <$> getCPUTime
   elapsed <- subtract began <$> getMonotonicTimeNSec
-  printf "%d reads, %.0f a second, %.3f us of CPU time for one\n" total
+  threads <- length . filter (all isDigit) <$> getDirectoryContents "/proc/self/task"
+  performMajorGC
+  bytes <- subtract bytesBefore . allocated_bytes <$> getRTSStats
+  printf "%d reads, %.0f a second, %.3f us of CPU time for one, %.0f bytes allocated for one, %d threads\n" total
     (fromIntegral total * 1e9 / fromIntegral elapsed :: Double)
     (fromIntegral used / 1e6 / fromIntegral total :: Double)
+    (fromIntegral bytes / fromIntegral total :: Double)
+    threads

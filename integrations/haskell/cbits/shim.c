@@ -107,14 +107,10 @@ static size_t add(shim_queue *queue, shim_op *ops, size_t count)
             failed = -ECANCELED;
         }
         if (failed == 0) {
-            ringfile_op request = {.size = offsetof(ringfile_op, parts),
-                                   .kind = op->kind,
-                                   .file = file,
-                                   .data = (void *)(uintptr_t)op->data,
-                                   .length = op->length,
-                                   .offset = op->offset};
+            const void *data = (const void *)(uintptr_t)op->data;
+            ringfile_op request = ringfile_op_on_file(op->kind, 0, file, data, op->length, op->offset);
             uint64_t user_data = op->flight != NULL ? (uintptr_t)op : op->user_data;
-            failed = ringfile_queue_add(queue->queue, &request, user_data, &op->token);
+            failed = ringfile_queue_add(queue->queue, request, user_data, &op->token);
         }
         if (failed < 0) {
             op->token = 0;
@@ -200,7 +196,7 @@ shim_flight *shim_wait_ended(shim_queue *queue)
         }
         pthread_mutex_lock(&queue->lock);
         let_go(queue, ended);
-        is_idle = queue->is_idle = taken == 0 && ringfile_queue_open(queue->queue) <= 0;
+        is_idle = queue->is_idle = taken == 0 && ringfile_queue_len(queue->queue) <= 0;
         pthread_mutex_unlock(&queue->lock);
     }
     return ended;
@@ -234,7 +230,7 @@ int shim_start(shim_queue *queue, shim_flight *flight)
     }
     pthread_mutex_lock(&queue->lock);
     let_go(queue, ended);
-    flight->ends_idleness = queue->is_idle && ringfile_queue_open(queue->queue) > 0;
+    flight->ends_idleness = queue->is_idle && ringfile_queue_len(queue->queue) > 0;
     queue->is_idle &= !flight->ends_idleness;
     pthread_mutex_unlock(&queue->lock);
     flight->ended = ended;

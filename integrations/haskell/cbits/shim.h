@@ -22,7 +22,7 @@ typedef struct shim_op {
     ringfile_file *replaced; /* C's, while the operation is added */
 } shim_op;
 
-/* A batch of operations in a queue that threads share. Its memory is Haskell's, and lives until its end was reported. */
+/* A batch of operations in a queue that threads share. Haskell allocates it, and frees it after its end was reported. */
 typedef struct shim_flight {
     void *owner; /* Haskell's */
     struct shim_flight *previous, *following; /* in the queue's list */

@@ -23,7 +23,8 @@ import Foreign.C.Error
 import GHC.Clock (getMonotonicTime)
 import GHC.Exts (mkWeak#)
 import GHC.IO (IO (..))
-import GHC.IO.Exception (IOErrorType (..), ioe_type)
+import GHC.IO.Exception (IOErrorType (..), ioe_location, ioe_type)
+import GHC.Stats (allocated_bytes, getRTSStats)
 import System.Directory (createDirectoryIfMissing, getSymbolicLinkTarget, listDirectory, removeFile)
 import System.Environment (getArgs, lookupEnv)
 import System.Exit (ExitCode (..))
@@ -67,6 +68,7 @@ tests =
     ("a read of a pipe ends with what is there", pipes),
     ("results arrive after pauses, and while another batch waits", pauses),
     ("an empty batch has no results", emptyBatch),
+    ("a large batch allocates little", allocatesLittle),
     ("a large batch is divided", largeBatch),
     ("a batch beyond the limit blocks only its own thread", limitBlocks),
     ("many threads", manyThreads),
@@ -135,11 +137,15 @@ writeAll ctx fd size byte = do
   results <- submitIO ctx (V.singleton (IOOpWrite fd 0 array 0 (fromIntegral size)))
   equal "writing" [IOResult (fromIntegral size)] (VU.toList results)
 
-invalidArgument :: String -> IO a -> IO ()
-invalidArgument what = fails what (sameType InvalidArgument)
+-- | Programs that were written for blockio-uring compare the place too.
+isError :: IOErrorType -> String -> IOException -> Bool
+isError kind place why = ioe_type why == kind && ioe_location why == place
 
-sameType :: IOErrorType -> IOException -> Bool
-sameType kind = (== kind) . ioe_type
+unpinned, outside, closed, forkedAway :: IOException -> Bool
+unpinned = isError InvalidArgument "MutableByteArray is unpinned"
+outside = isError InvalidArgument "IOOp is outside of its MutableByteArray"
+closed = isError ResourceVanished "IOCtx closed"
+forkedAway = isError UnsupportedOperation "IOCtx created before forkProcess"
 
 fails :: Exception e => String -> (e -> Bool) -> IO a -> IO ()
 fails what matches action = do
@@ -256,6 +262,22 @@ pauses _ = passes . withPipe $ \(from, to) -> withPipe $ \(other, toOther) -> ri
 emptyBatch :: FilePath -> IO End
 emptyBatch _ = passes . ring $ \ctx -> submitIO ctx V.empty >>= equal "results" 0 . VU.length
 
+-- | In Haskell's heap, for an operation in batches of 32: its result, and a part of what each batch needs.
+allocatesLittle :: FilePath -> IO End
+allocatesLittle folder = passes . withFile' folder "allocates" $ \fd -> ring $ \ctx -> do
+  writeAll ctx fd 4096 (byteAt 4)
+  array <- newPinnedByteArray 4096
+  let batch = V.generate 32 $ \at -> IOOpRead fd 0 array (at * 128) 128
+      count = 1000
+  before <- allocated
+  replicateM_ count $ submitIO ctx batch >>= check "a read failed" . VU.all (== IOResult 128)
+  after <- allocated
+  let each = (after - before) `div` fromIntegral (32 * count)
+  check (show each ++ " bytes for an operation") (each <= 40)
+  where
+    -- As of the last collection.
+    allocated = performMajorGC >> allocated_bytes <$> getRTSStats
+
 largeBatch :: FilePath -> IO End
 largeBatch folder = passes . withFile' folder "large" $ \fd -> withIOCtx (small 7 16) $ \ctx -> do
   writeAll ctx fd 100000 (byteAt 5)
@@ -297,7 +319,7 @@ limitBlocks folder = passes . withFile' folder "limit" $ \fd -> withPipe $ \(fro
 
 manyThreads :: FilePath -> IO End
 manyThreads folder = passes . withFile' folder "many" $ \fd -> ring $ \ctx -> do
-  seconds <- maybe 4 read <$> lookupEnv "RINGFILE_STRESS_SECONDS"
+  seconds <- maybe 4 read <$> lookupEnv "RINGFILE_TEST_STRESS_SECONDS"
   let threads = 300
       region = 16384
   setFdSize fd (fromIntegral (threads * region))
@@ -340,7 +362,7 @@ manyThreads folder = passes . withFile' folder "many" $ \fd -> ring $ \ctx -> do
 -- | After an interruption, nothing writes to the array any more, though reads were in flight.
 manyInterruptions :: FilePath -> IO End
 manyInterruptions folder = passes . withFile' folder "interrupted" $ \fd -> do
-  seconds <- maybe 2 read <$> lookupEnv "RINGFILE_STRESS_SECONDS"
+  seconds <- maybe 2 read <$> lookupEnv "RINGFILE_TEST_STRESS_SECONDS"
   ring $ \ctx -> writeAll ctx fd (1024 * 1024) (const 1)
   direct <- try (openDirect (folder ++ "/haskell-interrupted") ReadOnly Nothing)
   let from = either (\(_ :: IOException) -> fd) id direct
@@ -380,6 +402,7 @@ timeoutCancels folder = passes . withFile' folder "timeout" $ \fd -> withPipe $ 
   check "the read of an empty pipe ended" (null ended)
   -- Nothing reads the pipe any more.
   void (fdWrite to "abc")
+  -- Time in which nothing may read the pipe.
   threadDelay 20000
   bytes array 100 100 >>= equal "the array" (replicate 100 0)
   results <- submitIO ctx (V.singleton (IOOpRead from 0 array 0 3))
@@ -396,6 +419,7 @@ killCancelsAll _ = passes . withPipe $ \(from, to) -> withIOCtx (small 4 64) $ \
     Left why | Just ThreadKilled <- fromException why -> pure ()
     other -> fail ("killed: " ++ show other)
   void (fdWrite to (replicate 20 'x'))
+  -- Time in which nothing may read the pipe.
   threadDelay 20000
   bytes array 0 10 >>= equal "the array" (replicate 10 0)
   -- The limit is whole again.
@@ -456,8 +480,8 @@ closedContext folder = passes . withFile' folder "closed" $ \fd -> do
   fewer <- length <$> listDirectory "/proc/self/fd"
   check "closing closes descriptors" (fewer < descriptors)
   array <- newPinnedByteArray 4096
-  fails "submitting" (sameType ResourceVanished) (submitIO ctx (V.singleton (IOOpRead fd 0 array 0 1)))
-  fails "submitting nothing" (sameType ResourceVanished) (submitIO ctx V.empty)
+  fails "submitting" closed (submitIO ctx (V.singleton (IOOpRead fd 0 array 0 1)))
+  fails "submitting nothing" closed (submitIO ctx V.empty)
   -- The array is not in use, and other contexts work.
   ring $ \other -> submitIO other (V.singleton (IOOpRead fd 0 array 0 1)) >>= equal "another" [IOResult 1] . VU.toList
 
@@ -470,7 +494,7 @@ closeBetweenParts folder = passes . withFile' folder "parts" $ \fd -> withPipe $
     [IOOpWrite fd 0 array 0 4096, IOOpRead from 0 array 0 1, IOOpWrite fd 4096 array 0 4096]
   untilBlocked end
   closeIOCtx ctx
-  fails "the batch" (sameType ResourceVanished) (outcome end)
+  fails "the batch" closed (outcome end)
   getFdStatus fd >>= equal "only the first part was carried out" 4096 . fileSize
 
 forkedChild :: FilePath -> IO End
@@ -480,7 +504,7 @@ forkedChild folder =
     -- The parent has taken all room, so the child must not wait for any.
     let readOne at = submitIO ctx (V.singleton (IOOpRead from 0 array at 1))
         isRefused :: IO a -> IO Bool
-        isRefused = fmap (either (sameType UnsupportedOperation) (const False)) . try
+        isRefused = fmap (either forkedAway (const False)) . try
     capabilities <- getNumCapabilities
     ends <- forM [0 .. capabilities - 1] $ \at -> do
       end <- newEmptyMVar
@@ -499,23 +523,35 @@ forkedChild folder =
 wrongOperations :: FilePath -> IO End
 wrongOperations folder = passes . withFile' folder "wrong" $ \fd -> ring $ \ctx -> do
   array <- filled 4096 (const 1)
-  unpinned <- newByteArray 100
+  moving <- newByteArray 100
   forM_
-    [ ("unpinned", IOOpRead fd 0 unpinned 0 10),
-      ("unpinned, writing", IOOpWrite fd 0 unpinned 0 10),
-      ("before the array", IOOpRead fd 0 array (-1) 10),
-      ("beyond its end", IOOpRead fd 0 array 4000 97),
-      ("beginning beyond its end", IOOpWrite fd 0 array 4097 0),
-      ("a count that wraps around", IOOpRead fd 0 array 4 (maxBound - 2))
+    [ ("unpinned", unpinned, IOOpRead fd 0 moving 0 10),
+      ("unpinned, writing", unpinned, IOOpWrite fd 0 moving 0 10),
+      ("before the array", outside, IOOpRead fd 0 array (-1) 10),
+      ("beyond its end", outside, IOOpRead fd 0 array 4000 97),
+      ("beginning beyond its end", outside, IOOpWrite fd 0 array 4097 0),
+      ("a count that wraps around", outside, IOOpRead fd 0 array 4 (maxBound - 2))
     ]
-    $ \(what, wrong) -> invalidArgument what (submitIO ctx (V.fromList [IOOpWrite fd 0 array 0 4096, wrong]))
+    $ \(what, how, wrong) -> fails what how (submitIO ctx (V.fromList [IOOpWrite fd 0 array 0 4096, wrong]))
+  fails "registering" unpinned (withRegistered moving (pure ()))
   results <- submitIO ctx (V.fromList [IOOpRead fd 0 array 0 1, IOOpRead fd 0 array 4096 0])
   equal "nothing was written" [IOResult 0, IOResult 0] (VU.toList results)
 
 wrongLimits :: FilePath -> IO End
 wrongLimits _ = passes $ do
-  forM_ [(0, 10), (-1, 10), (32768, 65535), (10, 0), (10, 65536), (11, 10)] $ \(batch, concurrency) ->
-    invalidArgument (show (batch, concurrency)) (withIOCtx (small batch concurrency) (const (pure ())))
+  forM_
+    [ (0, 10, "the batch size limit is non-positive"),
+      (-1, 0, "the batch size limit is non-positive"),
+      (32768, 65535, "the batch size limit is greater than or equal to 2^15"),
+      (32768, 0, "the batch size limit is greater than or equal to 2^15"),
+      (10, 0, "the concurrency limit is non-positive"),
+      (10, -1, "the concurrency limit is non-positive"),
+      (10, 65536, "the concurrency limit is greater than or equal to 2^16"),
+      (11, 10, "the batch size limit exceeds the concurrency limit")
+    ]
+    $ \(batch, concurrency, why) ->
+      fails (show (batch, concurrency)) (isError InvalidArgument ("IOCtxParams are invalid because " ++ why)) $
+        withIOCtx (small batch concurrency) (const (pure ()))
   forM_ [(1, 1), (32767, 65535)] $ \(batch, concurrency) -> withIOCtx (small batch concurrency) (const (pure ()))
 
 descriptorsAreUsedAgain :: FilePath -> IO End
@@ -570,7 +606,7 @@ registeredMemory folder = withFile' folder "direct" $ \fd -> do
         operations after >= operations before + 19
           && bytesRead after >= bytesRead before + 66536
           && bytesWritten after >= bytesWritten before + 69632
-      backend <- lookupEnv "RINGFILE_BACKEND"
+      backend <- lookupEnv "RINGFILE_DISABLE"
       when (null backend) $ check ("registered: " ++ show after) (fixedOperations after >= fixedOperations before + 16)
       pure Passed
 
@@ -586,7 +622,7 @@ registeredInUse _ = passes . withPipe $ \(from, _) -> do
           end
       own = ErrorCall "the action's own"
   fails "the action throws" (== own) (readInFlight (throwIO own))
-  fails "the action returns" (sameType ResourceBusy) (readInFlight (pure ()))
+  fails "the action returns" (isError ResourceBusy "withRegistered") (readInFlight (pure ()))
   replicateM_ 3 (performMajorGC >> threadDelay 2000)
   readIORef collected >>= equal "collected" False
 
@@ -601,7 +637,7 @@ queueOfOneThread folder = passes . withFile' folder "queue" $ \fd -> do
     forM_ [0, 8 .. 56] $ \number -> do
       let read64 at = IOOpRead fd (fromIntegral ((number + at) * 64)) target ((number + at) * 64) 64
       addOps queue (fromIntegral number) (V.generate 8 read64)
-      invalidArgument "a ninth" (addOps queue 0 (V.singleton (IOOpRead fd 0 target 0 1)))
+      fails "a ninth" (isError InvalidArgument "addOps") (addOps queue 0 (V.singleton (IOOpRead fd 0 target 0 1)))
       results <- waitResults queue 8
       equal "reading" [(fromIntegral (number + at), IOResult 64) | at <- [0 .. 7]] (sort' (VU.toList results))
     bytes target 0 4096 >>= equal "bytes" (map (byteAt 12) [0 .. 4095])
@@ -622,6 +658,7 @@ queueEnds _ = passes . withPipe $ \(from, to) -> do
     addOps queue 1 (V.singleton (IOOpRead from 0 array 0 100))
     waitResults queue 0 >>= equal "the pipe is empty" 0 . VU.length
   void (fdWrite to "abc")
+  -- Time for the read to end.
   threadDelay 20000
   bytes array 0 100 >>= equal "the array" (replicate 100 0)
   touch array

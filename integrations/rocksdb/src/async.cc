@@ -50,13 +50,14 @@ IOStatus AsyncRead::Start(const File& file, uint32_t in_flight, const FSReadRequ
     int result = 0;
     read->queue_ = Queue(&result);
     if (read->queue_ != nullptr) {
-        result = ringfile_queue_read(read->queue_.get(), file.handle(), request.scratch, request.len, request.offset, 0,
-                                     &read->token_);
+        result = ringfile_queue_add(read->queue_.get(),
+                                    ringfile_op_read(file.handle(), request.scratch, request.len, request.offset), 0,
+                                    &read->token_);
     }
     if (result != 0) {
         return ReadError(file.path(), request.offset, request.len, -result);
     }
-    if (ringfile_queue_open(read->queue_.get()) <= int64_t{in_flight}) {
+    if (ringfile_queue_len(read->queue_.get()) <= int64_t{in_flight}) {
         // Its only errors would be those of the handle.
         ringfile_queue_submit(read->queue_.get());
     }

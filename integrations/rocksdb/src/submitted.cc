@@ -20,14 +20,8 @@ bool SubmittedRead::Start(const File& file, FSReadRequest& request, SubmittedCal
         return false;
     }
     read->batch_.reset(batch);
-    ringfile_op op{};
-    op.size = sizeof op;
-    op.kind = RINGFILE_OP_READ;
-    op.file = file.handle();
-    op.offset = request.offset;
-    op.data = request.scratch;
-    op.length = request.len;
-    if (ringfile_batch_add(batch, &op, 0) < 0) {
+    if (ringfile_batch_add(batch, ringfile_op_read(file.handle(), request.scratch, request.len, request.offset),
+                           0) < 0) {
         return false;
     }
     // The read may end, and free itself, before the call that starts it returns.

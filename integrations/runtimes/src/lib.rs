@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use compio::io::{AsyncReadAtExt, AsyncWriteAtExt};
-//! use ringfile::CompioBuffer;
+//! use ringfile::buf::CompioBuffer;
 //! # fn main() -> std::io::Result<()> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("log");
@@ -38,7 +38,7 @@
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
-//! # if ringfile::ring_features().is_err() { return Ok(()); }
+//! # if ringfile::metrics::ring_features().is_err() { return Ok(()); }
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("log");
 //! let pool = ringfile::Pool::new(64 << 20);
@@ -59,7 +59,7 @@
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
-//! # if ringfile::ring_features().is_err() { return Ok(()); }
+//! # if ringfile::metrics::ring_features().is_err() { return Ok(()); }
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("log");
 //! let pool = ringfile::Pool::new(64 << 20);

@@ -8,7 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::BufMut;
-use ringfile::{Buffer, CompioBuffer, Pool, PoolError};
+use ringfile::buf::{CompioBuffer, PoolError};
+use ringfile::{Buffer, Pool};
 
 const PAGE: usize = 4096;
 
@@ -30,7 +31,7 @@ fn skip(test: &str, why: &str) {
 
 /// Returns whether the runtime's ring is available; prints that the test is skipped if not.
 fn has_ring(test: &str) -> bool {
-    let ring = ringfile::ring_features();
+    let ring = ringfile::metrics::ring_features();
     if let Err(error) = &ring {
         skip(test, &error.to_string());
     }

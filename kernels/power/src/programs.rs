@@ -8,7 +8,8 @@ use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
-use ringfile::{AllocateMode, Buffer, Durability, File, OpenOptions, Pool, Result, fs, spawn};
+use ringfile::fs::{self, AllocateMode};
+use ringfile::{Buffer, Durability, File, OpenOptions, Pool, Result, spawn};
 
 use Step::*;
 
@@ -411,7 +412,7 @@ impl Place {
     pub async fn open(&self, name: &str, set: impl FnOnce(&mut OpenOptions)) -> Result<File> {
         let mut options = OpenOptions::new();
         set(options.read(true).write(true).durability(Durability::Dsync));
-        fs::open(self.folder.join(name), &options).await
+        options.open(self.folder.join(name)).await
     }
 
     fn data(&self, step: usize, offset: u64, len: usize) -> Result<Buffer> {

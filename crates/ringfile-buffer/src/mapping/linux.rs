@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use super::{HugePages, MapOptions};
-use crate::once::Value;
+use once_cell::race::OnceBox;
+
+use super::options::{HugePages, MapOptions};
 
 /// Maps `len` bytes at a multiple of `align`. Fails with the system's errno.
 pub(super) fn map(len: usize, align: usize, options: &MapOptions) -> io::Result<NonNull<u8>> {
@@ -18,15 +19,36 @@ pub(super) fn map(len: usize, align: usize, options: &MapOptions) -> io::Result<
         HugePages::Never => _ = advise(base, len, libc::MADV_NOHUGEPAGE),
         _ => {}
     }
-    if options.dont_fork {
+    let done = match options.huge_pages {
+        HugePages::Require => touch(base, len, granule(options)),
         // Not MADV_DONTFORK: a child would lack the range, so its allocator could get the same addresses, which
         // buffers and free blocks still refer to.
-        advise(base, len, libc::MADV_WIPEONFORK).inspect_err(|_| {
-            // SAFETY: our own mapping, which nobody knows yet.
-            unsafe { cut(base.as_ptr(), len) }
-        })?;
+        _ if options.dont_fork => advise(base, len, libc::MADV_WIPEONFORK),
+        _ => Ok(()),
+    };
+    done.map(|()| base).inspect_err(|_| {
+        // SAFETY: our own mapping, which nobody knows yet.
+        unsafe { cut(base.as_ptr(), len) }
+    })
+}
+
+/// Makes the kernel provide every page of a new mapping. Fails with ENOMEM if it refuses one.
+///
+/// A mapping reserves its huge pages, but a control group's limit (`hugetlb.2MB.max`) and the memory policy are only applied
+/// when a page is touched, and a refusal is SIGBUS then. A system call that writes to the page gets EFAULT instead. This one
+/// exists everywhere and no filter forbids it, since threads start with it; `MADV_POPULATE_WRITE` needs Linux 5.14.
+fn touch(base: NonNull<u8>, len: usize, page: usize) -> io::Result<()> {
+    for offset in (0..len).step_by(page) {
+        let mask = base.as_ptr().wrapping_add(offset).cast::<libc::sigset_t>();
+        // SAFETY: this only reads the thread's mask of signals. The kernel writes it to our own mapping, which nobody knows
+        // yet, or fails.
+        if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask) } != 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        // SAFETY: the page is there now, and a mapping begins as zeros.
+        unsafe { mask.write_bytes(0, 1) };
     }
-    Ok(base)
+    Ok(())
 }
 
 fn map_aligned(len: usize, align: usize, options: &MapOptions) -> io::Result<NonNull<u8>> {
@@ -35,7 +57,7 @@ fn map_aligned(len: usize, align: usize, options: &MapOptions) -> io::Result<Non
         flags |= libc::MAP_HUGETLB;
     }
     // mmap only aligns to the granule: map enough to contain an aligned piece, then cut off both ends.
-    let spare = align - options.granule();
+    let spare = align - granule(options);
     let too_much = || io::Error::from_raw_os_error(libc::ENOMEM);
     let total = len.checked_add(spare).ok_or_else(too_much)?;
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -88,32 +110,40 @@ pub(super) fn unsupported(options: &MapOptions) -> Option<&'static str> {
     )
 }
 
+/// Returns the unit of mappings with these options.
+pub(super) fn granule(options: &MapOptions) -> usize {
+    match options.huge_pages {
+        HugePages::Require => reserved_huge_page(),
+        _ => page_size(),
+    }
+}
+
 /// Returns the system's page size: 4 KiB, but 16 or 64 KiB on some aarch64 systems.
 pub fn page_size() -> usize {
-    static PAGE: Value<usize> = Value::new();
-    *PAGE.get_or(|| {
+    static PAGE: OnceBox<usize> = OnceBox::new();
+    *PAGE.get_or_init(|| {
         // SAFETY: the call only returns a number.
         let asked = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+        Box::new(usize::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096))
     })
 }
 
 /// Returns the size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
 fn transparent_huge_page() -> usize {
-    static SIZE: Value<usize> = Value::new();
-    *SIZE.get_or(|| {
+    static SIZE: OnceBox<usize> = OnceBox::new();
+    *SIZE.get_or_init(|| {
         let text =
             fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").unwrap_or_default();
-        text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two()).unwrap_or(2 << 20)
+        Box::new(text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two()).unwrap_or(2 << 20))
     })
 }
 
 /// Returns the default page size of MAP_HUGETLB.
-pub(super) fn reserved_huge_page() -> usize {
-    static SIZE: Value<u64> = Value::new();
-    *SIZE.get_or(|| {
+fn reserved_huge_page() -> usize {
+    static SIZE: OnceBox<u64> = OnceBox::new();
+    *SIZE.get_or_init(|| {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        meminfo(&text, "Hugepagesize:").filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
+        Box::new(meminfo(&text, "Hugepagesize:").filter(|size| size.is_power_of_two()).unwrap_or(2 << 20))
     }) as usize
 }
 

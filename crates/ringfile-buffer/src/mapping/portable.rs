@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
 use std::ptr::NonNull;
 
-use super::{HugePages, MapOptions};
+use super::options::{HugePages, MapOptions};
 
 /// A page, or a part of a larger one. Only alignments and sizes depend on it, and no system call does.
 const PAGE: usize = 4096;
@@ -36,12 +36,12 @@ pub(super) fn unsupported(options: &MapOptions) -> Option<&'static str> {
     }
 }
 
-/// Returns the unit of mappings.
-pub fn page_size() -> usize {
+/// Returns the unit of mappings with these options.
+pub(super) fn granule(_options: &MapOptions) -> usize {
     PAGE
 }
 
-/// Returns the size of a reserved huge page; there are none.
-pub(super) fn reserved_huge_page() -> usize {
+/// Returns the unit of mappings.
+pub fn page_size() -> usize {
     PAGE
 }

@@ -15,15 +15,15 @@ use bytes::Bytes;
 use ringfile_buffer::internal::page_size;
 use ringfile_buffer::{Buffer, HugePages, Pool, PoolError, RegisteredMemory, StableMemory, WhenFull};
 
-/// A random generator (xorshift64*), seeded by `RINGFILE_SEED` or the time; a failing test shows the seed.
+/// A random generator (xorshift64*), seeded by `RINGFILE_TEST_SEED` or the time; a failing test shows the seed.
 struct Rng(u64);
 
 impl Rng {
     fn new() -> Self {
         let time =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        let seed = std::env::var("RINGFILE_SEED").map_or(time, |text| text.parse().unwrap());
-        println!("RINGFILE_SEED={seed}");
+        let seed = std::env::var("RINGFILE_TEST_SEED").map_or(time, |text| text.parse().unwrap());
+        println!("RINGFILE_TEST_SEED={seed}");
         Rng(seed | 1)
     }
 

@@ -1,6 +1,6 @@
 //! Threads that come and go, hold pages of several caches, send them to each other, and close the files meanwhile.
 //!
-//! `RINGFILE_STRESS_SECONDS` makes it longer.
+//! `RINGFILE_TEST_STRESS_SECONDS` makes it longer.
 
 use std::io;
 use std::sync::Mutex;
@@ -52,7 +52,9 @@ impl World {
     fn open(&self, number: usize) -> CachedFile {
         let mut options = OpenOptions::new();
         options.read(true).write(true).direct(true).buffered_fallback(true);
-        self.caches[number % 3].open(options.open(&self.path).expect("opened"), PAGE).expect("opened")
+        self.caches[number % 3]
+            .open(options.open_blocking(&self.path).expect("opened"), PAGE)
+            .expect("opened")
     }
 
     fn live(&self) {
@@ -119,7 +121,7 @@ fn threads_come_and_go_with_pages_of_each_other() -> io::Result<()> {
         return Ok(());
     }
     let seconds =
-        std::env::var("RINGFILE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+        std::env::var("RINGFILE_TEST_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file");
     let mut content: Vec<u8> = (0..PAGES).flat_map(|page| [page as u8; PAGE]).collect();

@@ -14,6 +14,7 @@ mod races;
 mod sandbox;
 #[cfg(feature = "sim")]
 mod sim;
+mod sizes;
 mod support;
 mod threads;
 mod waits;

@@ -1,7 +1,7 @@
 //! Compares a cached file with a model: random calls of one thread, and a vector of bytes. At the end the standard
 //! library reads the file again.
 //!
-//! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
+//! `RINGFILE_TEST_SEED` repeats a run, `RINGFILE_TEST_MODEL_STEPS` makes it longer.
 
 use crate::support::Random;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ fn run(random: &mut Random, page_size: usize, is_direct: bool, steps: usize) {
     let cache = Cache::builder(budget).when_pinned(WhenPinned::Fail).build().unwrap();
     let mut options = OpenOptions::new();
     options.read(true).write(true).direct(is_direct).buffered_fallback(true);
-    let pages = cache.open(options.open(&path).unwrap(), page_size).unwrap();
+    let pages = cache.open(options.open_blocking(&path).unwrap(), page_size).unwrap();
     let content = |model: &Vec<u8>, page: u64| {
         let start = (page as usize * page_size).min(model.len());
         model[start..(start + page_size).min(model.len())].to_vec()
@@ -81,7 +81,7 @@ fn run(random: &mut Random, page_size: usize, is_direct: bool, steps: usize) {
 
 #[test]
 fn a_cached_file_is_what_a_vector_of_bytes_would_be() {
-    let steps = std::env::var("RINGFILE_MODEL_STEPS").map_or(400, |steps| steps.parse().unwrap());
+    let steps = std::env::var("RINGFILE_TEST_MODEL_STEPS").map_or(400, |steps| steps.parse().unwrap());
     let mut random = Random::new();
     for page_size in [4096, 16384, 131072] {
         for is_direct in [true, false] {

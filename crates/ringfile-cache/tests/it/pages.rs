@@ -27,7 +27,7 @@ impl Fixture {
     fn open(&self) -> File {
         let mut options = OpenOptions::new();
         options.read(true).write(true).direct(true).buffered_fallback(true);
-        options.open(self.folder.path().join("file")).expect("opened")
+        options.open_blocking(self.folder.path().join("file")).expect("opened")
     }
 
     fn content(&self, page: u64) -> Vec<u8> {
@@ -162,7 +162,7 @@ fn many_pages_and_ranges_are_those_of_the_file() -> io::Result<()> {
     for (page, number) in block_on(pages.read_many(&numbers))?.iter().zip(numbers) {
         assert_eq!(**page, fixture.content(number));
     }
-    let error = block_on(pages.read_many(&[0; 31])).expect_err("too many at once");
+    let error = block_on(pages.read_many(&Vec::from_iter(0..31))).expect_err("too many at once");
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     let all = content(0, fixture.len);
     for (offset, len) in [
@@ -304,7 +304,7 @@ fn a_failed_read_is_not_kept() -> io::Result<()> {
     std::fs::write(&path, [7; PAGE])?;
     let cache = Cache::new(4 * PAGE)?;
     // Open for writing alone.
-    let pages = cache.open(OpenOptions::new().write(true).open(&path)?, PAGE)?;
+    let pages = cache.open(OpenOptions::new().write(true).open_blocking(&path)?, PAGE)?;
     for _ in 0..10 {
         let error = block_on(pages.read(0)).expect_err("it cannot be read");
         let source = std::error::Error::source(error.get_ref().expect("an error of ours"));

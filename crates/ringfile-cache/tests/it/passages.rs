@@ -13,7 +13,7 @@ fn in_folder() -> tempfile::TempDir {
 }
 
 fn open(folder: &tempfile::TempDir) -> CachedFile {
-    let file = OpenOptions::new().read(true).write(true).open(folder.path().join("index")).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_blocking(folder.path().join("index")).unwrap();
     Cache::new(1 << 20).unwrap().open(file, 4096).unwrap()
 }
 
@@ -26,8 +26,11 @@ fn reading() -> std::io::Result<()> {
     let folder = in_folder();
     std::env::set_current_dir(folder.path())?;
     block_on(async {
+        use ringfile::OpenOptions;
+        use ringfile_cache::Cache;
+
         let cache = Cache::new(256 << 20)?; // at most 256 MiB, for all files together
-        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open("index")?;
+        let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open("index").await?;
         let pages = cache.open(file, 4096)?; // pages of 4 KiB; a power of two up to 2 MiB
         let root = pages.read(0).await?; // from memory, or by one direct read
         assert_eq!(root.len(), 4096); // derefs to the bytes

@@ -122,7 +122,7 @@ fn the_budget_follows_the_pressure_of_the_control_group() -> io::Result<()> {
         }
     };
     let cache = Cache::builder(BUDGET).pressure(true).build()?;
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path)?;
+    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
     let pages = cache.open(file, PAGE)?;
     check(&pages)?;
     assert_eq!((cache.budget(), cache.metrics().bytes), (BUDGET, BUDGET));

@@ -18,7 +18,7 @@ fn pages_are_counted_where_no_barrier_may_be_used() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file");
     std::fs::write(&path, (0..64).flat_map(|page| [page; PAGE]).collect::<Vec<u8>>())?;
-    let pages = Cache::new(8 * PAGE)?.open(ringfile::File::open(path)?, PAGE)?;
+    let pages = Cache::new(8 * PAGE)?.open(ringfile::File::open_blocking(path)?, PAGE)?;
     let run = || -> io::Result<()> {
         filters::deny(libc::SYS_membarrier, libc::EPERM);
         for round in 0..20_u64 {

@@ -2,13 +2,14 @@
 //! mix of two pages or of two versions of one, no page that changes while it is used, and never more memory than the
 //! budget.
 //!
-//! `RINGFILE_STRESS_SECONDS` makes it longer, `RINGFILE_SEED` repeats the choices (not the threads' order).
+//! `RINGFILE_TEST_STRESS_SECONDS` makes it longer, `RINGFILE_TEST_SEED` repeats the choices (not the threads' order).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Known, PAGE, Random, bytes};
+use crate::support::threads::Thread;
+use crate::support::{Known, PAGE, Random, bytes, skip};
 use bytes::Bytes;
 use ringfile::{OpenOptions, block_on};
 use ringfile_cache::{Cache, CachedFile, Page};
@@ -97,13 +98,14 @@ impl World {
 
 #[test]
 fn threads_see_whole_pages_that_are_never_stale() {
-    let seconds = std::env::var("RINGFILE_STRESS_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
+    let seconds = std::env::var("RINGFILE_TEST_STRESS_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, (0..PAGES).flat_map(|page| bytes(page, 0)).collect::<Vec<u8>>()).unwrap();
     let cache = Cache::new(60 * PAGE).unwrap();
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let file =
+        options.read(true).write(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
     let world = World {
         pages: cache.open(file, PAGE).unwrap(),
         cache,
@@ -148,4 +150,14 @@ fn threads_see_whole_pages_that_are_never_stale() {
         known.check(page, at_least, &block_on(world.pages.read(page)).unwrap(), false);
     }
     assert!(world.cache.metrics().bytes <= world.cache.budget());
+}
+
+#[test]
+fn f63_the_thread_that_watches_the_pressure_blocks_all_signals_but_faults() {
+    match Cache::builder(1 << 20).pressure(true).build() {
+        Ok(_cache) => _ = Thread::wait_for("ringfile-pressu", Thread::blocks_all_but_faults),
+        Err(error) => {
+            skip("f63_the_thread_that_watches_the_pressure_blocks_all_signals_but_faults", error);
+        }
+    }
 }

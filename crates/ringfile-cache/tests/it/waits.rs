@@ -19,7 +19,7 @@ fn a_read_gets_memory_although_a_page_is_taken_while_it_looks() -> io::Result<()
     let mut options = OpenOptions::new();
     options.read(true).direct(true).buffered_fallback(true);
     let cache = Cache::new(PAGE)?;
-    let pages = cache.open(options.open(path)?, PAGE)?;
+    let pages = cache.open(options.open_blocking(path)?, PAGE)?;
     for round in 0..200 {
         drop(block_on(pages.read(0))?);
         let begin = Barrier::new(2);

@@ -80,7 +80,8 @@ static int scan(const ringfile_file *file, unsigned char *const frames[], size_t
     for (uint64_t next = 0, number = 0; result == 0 && number < BLOCKS; number++) {
         for (; result == 0 && next < BLOCKS && next < number + ahead; next++) {
             uint64_t at = next % ahead;
-            result = ringfile_queue_read(queue, file, frames[at], BLOCK, next * BLOCK, next, &tokens[at]);
+            result = ringfile_queue_add(queue, ringfile_op_read(file, frames[at], BLOCK, next * BLOCK), next,
+                                        &tokens[at]);
         }
         if (result == 0) {
             int64_t got = ringfile_queue_wait_for(queue, tokens[number % ahead]); /* submits what was added */
@@ -103,7 +104,8 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
     }
     for (; result == 0 && begun < depth; begun++) {
         numbers[begun] = begun * 7 % BLOCKS;
-        result = ringfile_queue_read(queue, file, frames[begun], BLOCK, numbers[begun] * BLOCK, begun, NULL);
+        result = ringfile_queue_add(queue, ringfile_op_read(file, frames[begun], BLOCK, numbers[begun] * BLOCK), begun,
+                                    NULL);
     }
     while (result == 0 && ended < total) {
         /* Waits at most a millisecond, so that the loop gets to its other work; 0 would only check. */
@@ -114,7 +116,8 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
             result = results[at].result == BLOCK ? use_block(frames[frame], numbers[frame]) : -EIO;
             if (result == 0 && begun < total) {
                 numbers[frame] = begun++ * 7 % BLOCKS;
-                result = ringfile_queue_read(queue, file, frames[frame], BLOCK, numbers[frame] * BLOCK, frame, NULL);
+                result = ringfile_queue_add(queue, ringfile_op_read(file, frames[frame], BLOCK, numbers[frame] * BLOCK),
+                                            frame, NULL);
             }
         }
     }
@@ -152,9 +155,10 @@ static int write_blocks(const ringfile_file *file, unsigned char *const frames[]
     }
     int64_t added = 0, failed = -ENOMEM;
     for (size_t at = 0; added >= 0 && at < count; at++) {
-        added = ringfile_batch_write(batch, file, frames[at], BLOCK, numbers[at] * BLOCK, at);
+        added = ringfile_batch_add(batch, ringfile_op_write(file, frames[at], BLOCK, numbers[at] * BLOCK), at);
     }
-    if (added >= 0 && ringfile_batch_barrier(batch) == 0 && ringfile_batch_sync_data(batch, file, count) >= 0) {
+    if (added >= 0 && ringfile_batch_barrier(batch) == 0
+        && ringfile_batch_add(batch, ringfile_op_sync_data(file), count) >= 0) {
         failed = ringfile_batch_run(batch);
     }
     if (failed > 0) {

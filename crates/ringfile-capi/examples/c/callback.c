@@ -91,7 +91,9 @@ static void add_reads(struct fiber *fiber, const ringfile_file *file)
 {
     for (uint64_t at = 0; at < EACH; at++) {
         uint64_t number = (fiber->first + at) % BLOCKS;
-        EXPECT(ringfile_batch_read(fiber->batch, file, fiber->blocks + at * BLOCK, BLOCK, number * BLOCK, number) >= 0);
+        EXPECT(ringfile_batch_add(fiber->batch,
+                                  ringfile_op_read(file, fiber->blocks + at * BLOCK, BLOCK, number * BLOCK),
+                                  number) >= 0);
     }
 }
 
@@ -189,7 +191,7 @@ static void give_up(unsigned char *cache)
     int ends[2];
     EXPECT(pipe(ends) == 0 && ringfile_open_fd(ends[0], NULL, &pipe_file) == 0);
     EXPECT(ringfile_batch_create(NULL, &fiber.batch) == 0);
-    EXPECT(ringfile_batch_read(fiber.batch, pipe_file, cache, BLOCK, 0, 0) == 0);
+    EXPECT(ringfile_batch_add(fiber.batch, ringfile_op_read(pipe_file, cache, BLOCK, 0), 0) == 0);
     EXPECT(ringfile_batch_start(fiber.batch, unpark, &fiber) == 0);
     EXPECT(ringfile_batch_barrier(fiber.batch) == -EBUSY);
     EXPECT(ringfile_batch_cancel(fiber.batch) == 0);

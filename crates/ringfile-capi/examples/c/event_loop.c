@@ -98,8 +98,9 @@ static void take_requests(struct server *server)
         EXPECT(got == sizeof number && number < BLOCKS);
         unsigned frame = server->unused[--server->unused_count];
         server->numbers[frame] = number;
-        EXPECT(ringfile_queue_read(server->queue, server->file, server->frames + frame * BLOCK, BLOCK, number * BLOCK,
-                                   frame, NULL) == 0);
+        EXPECT(ringfile_queue_add(server->queue,
+                                  ringfile_op_read(server->file, server->frames + frame * BLOCK, BLOCK, number * BLOCK),
+                                  frame, NULL) == 0);
     }
 }
 
@@ -131,7 +132,7 @@ static uint64_t serve(struct server *server)
     EXPECT(loop >= 0 && reads >= 0);
     EXPECT(epoll_ctl(loop, EPOLL_CTL_ADD, server->client, &of_socket) == 0);
     EXPECT(epoll_ctl(loop, EPOLL_CTL_ADD, reads, &of_queue) == 0);
-    while (!server->is_over || ringfile_queue_open(server->queue) > 0) {
+    while (!server->is_over || ringfile_queue_len(server->queue) > 0) {
         struct epoll_event events[2];
         int count = epoll_wait(loop, events, 2, -1);
         EXPECT(count > 0 || errno == EINTR);

@@ -136,7 +136,7 @@ static ringfile_file *open_file(const char *path, uint32_t flags)
 static int64_t length_of(const ringfile_file *file)
 {
     ringfile_metadata metadata = {.size = sizeof metadata};
-    CHECK(ringfile_stat(file, &metadata));
+    CHECK(ringfile_run(ringfile_op_stat(file, &metadata)));
     return (int64_t)metadata.length;
 }
 
@@ -221,12 +221,13 @@ static void misuse(ringfile_file *file, const char *path)
 
     ringfile_metadata metadata = {.size = sizeof metadata};
     struct stat expected;
-    CHECK(ringfile_stat(file, &metadata));
+    CHECK(ringfile_run(ringfile_op_stat(file, &metadata)));
     EXPECT(stat(path, &expected) == 0);
     EXPECT(metadata.length == end && metadata.inode == expected.st_ino && metadata.device == expected.st_dev);
     EXPECT(metadata.mode == expected.st_mode && metadata.allocated == (uint64_t)expected.st_blocks * 512);
     EXPECT(metadata.modified == expected.st_mtim.tv_sec * INT64_C(1000000000) + expected.st_mtim.tv_nsec);
-    EXPECT(ringfile_stat(NULL, &metadata) == -EFAULT && ringfile_stat(file, NULL) == -EFAULT);
+    EXPECT(ringfile_run(ringfile_op_stat(NULL, &metadata)) == -EFAULT
+           && ringfile_run(ringfile_op_stat(file, NULL)) == -EFAULT);
 }
 
 /* A file that cannot grow, as on a full disk: the failure is final, and what was durable is still there. */

@@ -65,10 +65,10 @@ static void write_pages(ringfile_pool *pool, ringfile_file *file)
         CHECK(ringfile_buffer_get(pool, PAGE, &buffers[page]));
         void *data = ringfile_buffer_data(buffers[page]);
         memset(data, mark(page), PAGE);
-        CHECK(ringfile_batch_write(batch, file, data, PAGE, page * PAGE, page));
+        CHECK(ringfile_batch_add(batch, ringfile_op_write(file, data, PAGE, page * PAGE), page));
     }
     CHECK(ringfile_batch_barrier(batch));
-    CHECK(ringfile_batch_sync_data(batch, file, PAGES));
+    CHECK(ringfile_batch_add(batch, ringfile_op_sync_data(file), PAGES));
     EXPECT(CHECK(ringfile_batch_run(batch)) == 0);
     EXPECT(CHECK(ringfile_batch_results(batch, &results)) == PAGES + 1);
     for (uint64_t page = 0; page < PAGES; page++) {
@@ -124,8 +124,8 @@ static void read_by_token(ringfile_file *file, unsigned char *cache)
     ringfile_queue *queue;
     uint64_t first, second;
     CHECK(ringfile_queue_create(2, 0, &queue));
-    CHECK(ringfile_queue_read(queue, file, cache, PAGE, 3 * PAGE, 3, &first));
-    CHECK(ringfile_queue_read(queue, file, cache + PAGE, PAGE, 4 * PAGE, 4, &second));
+    CHECK(ringfile_queue_add(queue, ringfile_op_read(file, cache, PAGE, 3 * PAGE), 3, &first));
+    CHECK(ringfile_queue_add(queue, ringfile_op_read(file, cache + PAGE, PAGE, 4 * PAGE), 4, &second));
     CHECK(ringfile_queue_submit(queue));
     EXPECT(CHECK(ringfile_queue_wait_for(queue, first)) == PAGE && is_page(cache, 3));
     /* The read may have finished by then. After waiting for it, the memory is free again, whatever the result. */
@@ -135,7 +135,7 @@ static void read_by_token(ringfile_file *file, unsigned char *cache)
     EXPECT(ringfile_queue_wait_for(queue, second) == -EINVAL);
     /* Two pages in one operation, the second first. */
     struct iovec parts[] = {{cache + PAGE, PAGE}, {cache, PAGE}};
-    CHECK(ringfile_queue_readv(queue, file, parts, 2, 5 * PAGE, 5, &first));
+    CHECK(ringfile_queue_add(queue, ringfile_op_readv(file, parts, 2, 5 * PAGE), 5, &first));
     EXPECT(CHECK(ringfile_queue_wait_for(queue, first)) == 2 * PAGE);
     EXPECT(is_page(cache + PAGE, 5) && is_page(cache, 6));
     CHECK(ringfile_queue_free(queue));
@@ -152,7 +152,8 @@ static void queue(ringfile_file *file, unsigned char *cache)
     while (ended < TOTAL) {
         for (; begun < TOTAL && begun - ended < DEPTH; begun++) {
             uint64_t page = begun * 13 % PAGES;
-            CHECK(ringfile_queue_read(queue, file, cache + page * PAGE, PAGE, page * PAGE, page, NULL));
+            CHECK(ringfile_queue_add(queue, ringfile_op_read(file, cache + page * PAGE, PAGE, page * PAGE), page,
+                                     NULL));
         }
         int64_t taken = CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, -1));
         for (int64_t at = 0; at < taken; at++) {
@@ -161,7 +162,7 @@ static void queue(ringfile_file *file, unsigned char *cache)
         }
         ended += (uint64_t)taken;
     }
-    CHECK(ringfile_queue_sync_all(queue, file, 7, NULL));
+    CHECK(ringfile_queue_add(queue, ringfile_op_sync_all(file), 7, NULL));
     EXPECT(CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, 10000000000)) == 1);
     EXPECT(results[0].user_data == 7 && results[0].result == 0);
     EXPECT(CHECK(ringfile_queue_wait(queue, results, DEPTH, 1, -1)) == 0);

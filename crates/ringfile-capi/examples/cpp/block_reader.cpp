@@ -92,7 +92,7 @@ class prefetch {
 public:
     void start(const ring_reader& reader, std::uint64_t number, std::byte* frame) {
         number_ = number;
-        token_ = queue_.read(reader.file(), frame, block_size, number * block_size, number);
+        token_ = queue_.add(ringfile_op_read(reader.file().get(), frame, block_size, number * block_size), number);
         queue_.submit();
     }
     void wait() { ring_reader::check(number_, queue_.wait_for(token_)); }
@@ -117,7 +117,7 @@ void serve(const ring_reader& reader, const std::vector<std::byte*>& frames, std
     std::uint64_t begun = 0;
     const auto begin = [&](std::uint64_t frame) {
         numbers[frame] = begun++ * 7 % blocks;
-        queue.read(reader.file(), frames[frame], block_size, numbers[frame] * block_size, frame);
+        queue.add(ringfile_op_read(reader.file().get(), frames[frame], block_size, numbers[frame] * block_size), frame);
     };
     while (begun < frames.size()) {
         begin(begun);
@@ -139,10 +139,10 @@ void serve(const ring_reader& reader, const std::vector<std::byte*>& frames, std
 void write(const ringfile::file& file, const std::vector<std::uint64_t>& numbers, const std::vector<std::byte*>& frames) {
     auto batch = ringfile::batch::create();
     for (std::size_t at = 0; at < numbers.size(); at++) {
-        batch.write(file, frames[at], block_size, numbers[at] * block_size);
+        batch.add(ringfile_op_write(file.get(), frames[at], block_size, numbers[at] * block_size));
     }
     batch.barrier();
-    batch.sync_data(file);
+    batch.add(ringfile_op_sync_data(file.get()));
     if (batch.run() > 0) {
         throw std::runtime_error(ringfile::last_error());
     }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -96,11 +97,10 @@ void change_a_file(ringfile::file& file) {
     expect(twice(file, FORMS(read_many, &request, 1)) == 0, "no read failed");
     ringfile_write_request written{0, first.data(), page_size, 0};
     expect(twice(file, FORMS(write_many, &written, 1)) == 0 && written.result == page_size, "no write failed");
-    twice(file, FORMS(allocate, RINGFILE_ALLOCATE_EXTEND, 0, 4 * page_size));
+    ringfile::run(ringfile_op_allocate(file.get(), RINGFILE_ALLOCATE_EXTEND, 0, 4 * page_size));
     expect(twice(file, FORMS_OF_NONE(size)) == 4 * page_size, "the size after allocating");
     twice(file, FORMS(truncate, 2 * page_size));
     expect(file.size() == 2 * page_size, "the size after cutting");
-    twice(file, FORMS(advise, 0, 0, RINGFILE_ADVICE_RANDOM));
     twice(file, FORMS(sync_range, 0, 0, RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER));
     twice(file, FORMS_OF_NONE(sync_data));
     twice(file, FORMS_OF_NONE(sync_all));
@@ -117,8 +117,8 @@ void change_a_file(ringfile::file& file) {
 void read_on_any_thread(const ringfile::file& file) {
     std::vector<char> data(page_size), other(page_size);
     auto queue = ringfile::queue::create(2, RINGFILE_QUEUE_SHARED);
-    const auto first = queue.read(file, data.data(), page_size, 0, 0);
-    const auto second = queue.read(file, other.data(), page_size, page_size, 1);
+    const auto first = queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 0);
+    const auto second = queue.add(ringfile_op_read(file.get(), other.data(), page_size, page_size), 1);
     std::size_t got = 0;
     std::thread([&] { got = queue.wait_for(second); }).join();
     expect(got == page_size && is_full_of(other, 'b'), "a read that another thread waited for");
@@ -126,9 +126,9 @@ void read_on_any_thread(const ringfile::file& file) {
         queue.submit();
     }
     std::error_code error;
-    std::thread([&] { got = queue.take(first, error); }).join();
+    std::thread([&] { got = queue.wait_for(first, error); }).join();
     expect(!error && got == page_size && is_full_of(data, 'a'), "a read that another thread has taken");
-    queue.read(file, data.data(), page_size, 0, 2);
+    queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 2);
     queue.submit();
     std::thread([&] { error = queue.close(); }).join();
     expect(!error && !queue, "a queue that another thread has closed");
@@ -141,20 +141,35 @@ void read_by_token(const ringfile::file& file) {
     expect(!queue.close() && !queue, "closed");
     queue = ringfile::queue::create(1, 0, error);
     expect(!error, "a queue with a code");
-    const auto begin = [&] { return queue.read(file, data.data(), page_size, 0, 1); };
+    const auto begin = [&] { return queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 1); };
     std::uint64_t token = begin();
     queue.wait(nullptr, 0, 0);
     while (!queue.is_done(token)) {
         queue.submit();
     }
-    expect(queue.take(token) == page_size, "taken");
-    queue.take(token, error);
+    expect(queue.wait_for(token) == page_size, "taken");
+    queue.wait_for(token, error);
     expect(error == std::errc::invalid_argument, "a result is taken once");
-    token = queue.read(file, data.data(), page_size, 0, 1, error);
-    queue.take(token, error);
-    expect(error == std::errc::resource_unavailable_try_again, "it has not begun");
+    token = queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 1, error);
+    expect(!error && !queue.is_done(token), "it has not begun");
     expect(queue.wait_for(token, error) == page_size && !error, "waited for with a code");
     expect(queue.wait_for(begin()) == page_size, "waited for");
+    ringfile_result result{};
+    token = begin();
+    expect(!queue.next(result) && !queue.next(result, error) && !error, "nothing has ended");
+    expect(queue.wait(nullptr, 0, 0) == 0 && queue.wait_for(token) == page_size, "waited for again");
+    for (const bool by_code : {false, true}) {
+        begin();
+        begin();
+        by_code ? queue.cancel_all(error) : queue.cancel_all();
+        queue.submit();
+        expect(!error && queue.next(result) && result.result == -ECANCELED && result.user_data == 1, "all were cancelled");
+        expect(queue.next(result, error) && !error && result.result == -ECANCELED, "all were cancelled, with a code");
+    }
+    token = begin();
+    std::thread([&] { expect(queue.cancel(token), "asked for by another thread"); }).join();
+    queue.wait_for(token, error);
+    expect(error == std::errc::operation_canceled, "another thread was in time");
     token = begin();
     expect(queue.cancel(token), "asked for");
     queue.wait_for(token, error);
@@ -164,7 +179,7 @@ void read_by_token(const ringfile::file& file) {
     queue.submit();
     expect(queue.is_done(token, error) && !error, "it was never begun");
     try {
-        queue.take(token);
+        queue.wait_for(token);
         expect(false, "it was cancelled");
     } catch (const std::system_error& thrown) {
         expect(thrown.code() == std::errc::operation_canceled, "in words");
@@ -182,10 +197,12 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
     auto batch = ringfile::batch::create();
     const auto begin = [&](auto& to, auto... code) {
         const std::uint64_t added[] = {
-            to.writev(file, parts, 2, 0, 1, code...), to.write_durable(file, first.data(), page_size, 0, 2, code...),
-            to.allocate(file, RINGFILE_ALLOCATE_KEEP_SIZE, 0, page_size, 3, code...),
-            to.truncate(file, 2 * page_size, 4, code...), to.advise(file, 0, 0, RINGFILE_ADVICE_NORMAL, 5, code...),
-            to.sync_range(file, 0, 0, RINGFILE_SYNC_RANGE_WRITE, 6, code...)};
+            to.add(ringfile_op_writev(file.get(), parts, 2, 0), 1, code...),
+            to.add(ringfile_op_write_durable(file.get(), first.data(), page_size, 0), 2, code...),
+            to.add(ringfile_op_allocate(file.get(), RINGFILE_ALLOCATE_KEEP_SIZE, 0, page_size), 3, code...),
+            to.add(ringfile_op_truncate(file.get(), 2 * page_size), 4, code...),
+            to.add(ringfile_op_advise(file.get(), 0, 0, RINGFILE_ADVICE_NORMAL), 5, code...),
+            to.add(ringfile_op_sync_range(file.get(), 0, 0, RINGFILE_SYNC_RANGE_WRITE), 6, code...)};
         return std::vector<std::uint64_t>(std::begin(added), std::end(added));
     };
     std::error_code error;
@@ -196,21 +213,21 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
             expect(queue.wait_for(tokens[at]) == moved[at], "an operation of the queue");
         }
     }
-    expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6)) == 2 * page_size, "two pages");
-    expect(queue.wait_for(queue.readv(file, parts, 2, 0, 6, error)) == 2 * page_size && !error, "two pages");
+    expect(queue.wait_for(queue.add(ringfile_op_readv(file.get(), parts, 2, 0), 6)) == 2 * page_size, "two pages");
+    expect(queue.wait_for(queue.add(ringfile_op_readv(file.get(), parts, 2, 0), 6, error)) == 2 * page_size && !error,
+           "two pages");
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
     expect(begin(batch).back() == 5 && with_code(batch).back() == 11 && !error, "indices");
     batch.barrier();
-    expect(batch.readv(file, parts, 2, 0) == 12 && batch.readv(file, parts, 2, 0, 7, error) == 13, "more of them");
+    expect(batch.add(ringfile_op_readv(file.get(), parts, 2, 0)) == 12
+           && batch.add(ringfile_op_readv(file.get(), parts, 2, 0), 7, error) == 13, "more of them");
     expect(batch.run() == 0 && batch.results()[13].result == 2 * static_cast<int>(page_size), "it ran");
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
 }
 
 // Copies the first page to the second one, in every way.
-void copy_by_record(const ringfile::file& file) {
-    ringfile_op op = ringfile::operation(RINGFILE_OP_COPY_RANGE);
-    op.file = op.to = file.get();
-    op.to_offset = op.length = page_size;
+void copy_a_page(const ringfile::file& file) {
+    ringfile_op op = ringfile_op_copy_range(file.get(), 0, file.get(), page_size, page_size);
     std::error_code error;
     expect(ringfile::run(op) == page_size && ringfile::run(op, error) == page_size && !error, "run");
     ringfile::batch batch = ringfile::batch::create();
@@ -218,13 +235,12 @@ void copy_by_record(const ringfile::file& file) {
     ringfile::queue queue = ringfile::queue::create(1);
     expect(queue.wait_for(queue.add(op, 7)) == page_size, "in a queue");
     expect(queue.wait_for(queue.add(op, 7, error)) == page_size && !error, "in a queue, with a code");
-    twice(file, FORMS(copy_range, 0, file, page_size, page_size));
     std::vector<std::byte> pages(2 * page_size);
     file.read(pages.data(), pages.size(), 0);
     expect(std::equal(pages.begin(), pages.begin() + page_size, pages.begin() + page_size), "the page and its copy");
     op.kind = 99;
     queue.add(op, 7, error);
-    expect(error == std::errc::invalid_argument && queue.open() == 0, "no such kind");
+    expect(error == std::errc::invalid_argument && queue.len() == 0, "no such kind");
 }
 
 void start_a_batch(const ringfile::file& file) {
@@ -240,7 +256,7 @@ void start_a_batch(const ringfile::file& file) {
     int reports = ended;
     const auto wait = [&] { return read(ended, &times, sizeof times) == sizeof times && times == 1; };
     for (int form = 0; form < 4; form++) {
-        batch.read(file, data.data(), page_size, 0);
+        batch.add(ringfile_op_read(file.get(), data.data(), page_size, 0));
         switch (form) {
             case 0: batch.start(tell, &reports); break;
             case 1: batch.start(tell, &reports, error); break;
@@ -266,7 +282,7 @@ void wait_in_the_function(const ringfile::file& file) {
     } shared;
     std::vector<char> data(page_size);
     shared.queue = ringfile::queue::create(1, RINGFILE_QUEUE_SHARED);
-    shared.token = shared.queue.read(file, data.data(), page_size, 0, 0);
+    shared.token = shared.queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 0);
     auto batch = ringfile::batch::create();
     const auto wait = [](void* context, std::int64_t) {
         auto& of = *static_cast<struct shared*>(context);
@@ -285,18 +301,18 @@ void run_a_batch(const ringfile::file& file) {
     auto batch = ringfile::batch::create();
     std::error_code error;
     const auto operations = [&](auto& to) {
-        to.write(file, page.data(), page_size, 0);
+        to.add(ringfile_op_write(file.get(), page.data(), page_size, 0));
         to.barrier();
-        to.sync_data(file);
-        to.sync_all(file);
-        return to.read(file, data.data(), page_size, 0, 7);
+        to.add(ringfile_op_sync_data(file.get()));
+        to.add(ringfile_op_sync_all(file.get()));
+        return to.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 7);
     };
     const auto with_code = [&](auto& to, std::error_code& code) {
-        to.write(file, page.data(), page_size, 0, 0, code);
+        to.add(ringfile_op_write(file.get(), page.data(), page_size, 0), 0, code);
         to.barrier(code);
-        to.sync_data(file, 0, code);
-        to.sync_all(file, 0, code);
-        to.read(file, data.data(), page_size, 0, 7, code);
+        to.add(ringfile_op_sync_data(file.get()), 0, code);
+        to.add(ringfile_op_sync_all(file.get()), 0, code);
+        to.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 7, code);
     };
     expect(operations(batch) == 3, "the index of a result");
     expect(batch.run() == 0 && is_full_of(data, 'c'), "it ran");
@@ -319,25 +335,24 @@ void run_a_queue(const ringfile::file& file) {
     using namespace std::chrono_literals;
     std::vector<char> data(page_size), page(page_size, 'd');
     std::error_code error;
-    auto queue = ringfile::queue::create(4, error);
+    auto queue = ringfile::queue::create(4, 0, error);
     ringfile_result results[4];
-    queue.write(file, page.data(), page_size, 0, 1);
+    queue.add(ringfile_op_write(file.get(), page.data(), page_size, 0), 1);
     queue.submit();
     expect(queue.wait(results, 4) == 1 && results[0].result == page_size, "a write");
-    queue.write(file, page.data(), page_size, 0, 1, error);
+    queue.add(ringfile_op_write(file.get(), page.data(), page_size, 0), 1, error);
     queue.submit(error);
     expect(!error && queue.wait(results, 4, 1, error) == 1 && !error, "a write with a code");
-    queue.sync_data(file, 2);
-    queue.sync_all(file, 3, error);
-    expect(queue.open() == 2 && queue.open(error) == 2 && queue.wait(results, 4, 2, 60s) == 2, "two syncs");
-    queue.sync_data(file, 2, error);
-    queue.sync_all(file, 3);
-    queue.read(file, data.data(), page_size, 0, 4, error);
+    queue.add(ringfile_op_sync_data(file.get()), 2);
+    queue.add(ringfile_op_sync_all(file.get()), 3, error);
+    expect(queue.len() == 2 && queue.len(error) == 2 && queue.wait(results, 4, 2, 60s) == 2, "two syncs");
+    queue.add(ringfile_op_sync_data(file.get()), 2, error);
+    queue.add(ringfile_op_sync_all(file.get()), 3);
+    queue.add(ringfile_op_read(file.get(), data.data(), page_size, 0), 4, error);
     expect(queue.wait(results, 4, 3, 60s, error) == 3 && !error && is_full_of(data, 'd'), "two syncs and a read");
     twice(queue, FORMS_OF_NONE(submit));
-    expect(twice(queue, FORMS_OF_NONE(open)) == 0, "nothing is open");
+    expect(twice(queue, FORMS_OF_NONE(len)) == 0, "nothing is open");
     expect(twice(queue, FORMS(wait, results, 4, 1, 0ns)) == 0, "nothing comes");
-    static_assert(noexcept(queue.wait(results, 4, 1, error)) && noexcept(queue.submit(error)), "as the header says");
 }
 
 void use_memory(ringfile::file& file) {
@@ -359,7 +374,7 @@ void use_memory(ringfile::file& file) {
     std::vector<char> own(page_size);
     auto memory = ringfile::memory::add(own.data(), own.size());
     expect(!memory.is_in_use() && !ringfile::memory().is_in_use(), "nothing uses it");
-    ringfile::memory::add(own.data(), own.size(), error);
+    ringfile::memory::add(own.data(), own.size(), 0, error);
     expect(error == std::errc::file_exists && !memory.close() && !memory, "registered once, and given up");
 }
 
@@ -385,7 +400,7 @@ void set_and_count(const std::string& folder) {
     of_all(OF_ALL(set_io_threads, std::size_t{1}));
     of_all(OF_ALL(set_worker_threads, std::size_t{0}));
     of_all(OF_ALL_WITH_NONE(thread_release));
-    of_all(OF_ALL(sync_directory, folder.c_str()));
+    of_all(OF_ALL(sync_directory, folder));
     ringfile::sync_directory("/does/not/exist", error);
     expect(error == std::errc::no_such_file_or_directory, "no directory");
     ringfile::set_default_route(99, error);
@@ -422,29 +437,34 @@ void use_paths(const std::string& folder) {
     auto queue = ringfile::queue::create(4);
     const auto done = [&](std::uint64_t token) { return queue.wait_for(token) == 0; };
     ringfile_file *first = nullptr, *second = nullptr;
-    expect(done(queue.open_file(path, options, &first, 1)) && first, "opened");
-    expect(done(queue.open_file(path, options, &second, 1, error)) && second && !error, "opened with a code");
+    expect(done(queue.add(ringfile_op_open(path, &options, &first), 1)) && first, "opened");
+    expect(done(queue.add(ringfile_op_open(path, &options, &second), 1, error)) && second && !error,
+           "opened with a code");
     ringfile::file file(first), again(second);
     file.write("content", 7, 0);
     ringfile_metadata metadata{};
     metadata.size = sizeof metadata;
-    expect(done(queue.statx(path, &metadata, 2)) && metadata.length == 7, "looked at");
+    expect(done(queue.add(ringfile_op_statx(path, &metadata), 2)) && metadata.length == 7, "looked at");
     metadata.length = 0;
-    expect(done(queue.statx(path, &metadata, 2, error)) && metadata.length == 7, "looked at with a code");
-    expect(done(queue.rename(path, moved, 3)) && done(queue.rename(moved, path, 3, error)), "renamed there and back");
-    expect(done(queue.mkdir(moved, 4)) && done(queue.rmdir(moved, 4, error)), "a directory made and removed");
-    expect(done(queue.mkdir(moved, 4, error)) && done(queue.rmdir(moved, 4)), "the same the other way round");
-    expect(done(queue.unlink(path, 5)), "removed");
-    const auto token = queue.unlink(path, 5, error);
+    expect(done(queue.add(ringfile_op_statx(path, &metadata), 2, error)) && metadata.length == 7,
+           "looked at with a code");
+    expect(done(queue.add(ringfile_op_rename(path, moved, 0), 3))
+           && done(queue.add(ringfile_op_rename(moved, path, 0), 3, error)), "renamed there and back");
+    expect(done(queue.add(ringfile_op_path(RINGFILE_OP_MKDIR, moved), 4))
+           && done(queue.add(ringfile_op_path(RINGFILE_OP_RMDIR, moved), 4, error)), "a directory made and removed");
+    expect(done(queue.add(ringfile_op_path(RINGFILE_OP_MKDIR, moved), 4, error))
+           && done(queue.add(ringfile_op_path(RINGFILE_OP_RMDIR, moved), 4)), "the same the other way round");
+    expect(done(queue.add(ringfile_op_path(RINGFILE_OP_UNLINK, path), 5)), "removed");
+    const auto token = queue.add(ringfile_op_path(RINGFILE_OP_UNLINK, path), 5, error);
     expect(queue.wait_for(token, error) == 0 && error == std::errc::no_such_file_or_directory, "it was removed before");
-    ringfile::queue().unlink(path, 5, error);
+    ringfile::queue().add(ringfile_op_path(RINGFILE_OP_UNLINK, path), 5, error);
     expect(error == std::errc::bad_file_descriptor, "no queue");
 }
 
 void run(const std::string& folder) {
     hear_warnings();
     std::error_code error;
-    expect(ringfile::file::open(folder.c_str(), ringfile::open_options(RINGFILE_READ), error) && !error, "a folder");
+    expect(ringfile::file::open(folder, ringfile::open_options(RINGFILE_READ), error) && !error, "a folder");
     const std::string path = folder + "/ringfile-control-" + std::to_string(::getpid());
     const std::uint32_t flags = RINGFILE_READ | RINGFILE_WRITE | RINGFILE_CREATE_NEW;
     auto file = ringfile::file::open(path, ringfile::open_options(flags));
@@ -463,7 +483,7 @@ void run(const std::string& folder) {
     use_paths(folder);
     use_memory(file);
     file.write(pages.data(), pages.size(), 0);
-    copy_by_record(file);
+    copy_a_page(file);
     set_and_count(folder);
     ringfile::set_log(nullptr);
 }

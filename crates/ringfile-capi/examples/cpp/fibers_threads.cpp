@@ -175,14 +175,14 @@ public:
         const auto user_data = reinterpret_cast<std::uintptr_t>(&one);
         pass_on(&one);  // of a shared queue, another thread may take the result before this one is back
         if (what.kind == operation::send) {
-            queue_.write(what.on.file, what.data, what.length, what.offset, user_data);
+            queue_.add(ringfile_op_write(what.on.file.get(), what.data, what.length, what.offset), user_data);
         } else {
-            queue_.read(what.on.file, what.data, what.length, what.offset, user_data);
+            queue_.add(ringfile_op_read(what.on.file.get(), what.data, what.length, what.offset), user_data);
         }
     }
     void collect(bool may_wait, std::vector<worker*>& ready) override {
         if (may_wait && !hears_bell_.exchange(true)) {
-            queue_.read(bell_file_.file, &rung_, sizeof rung_, 0, 0);
+            queue_.add(ringfile_op_read(bell_file_.file.get(), &rung_, sizeof rung_, 0), 0);
         }
         std::array<ringfile_result, most> results;
         const std::size_t taken = may_wait ? queue_.wait(results.data(), most, 1)
@@ -226,8 +226,8 @@ public:
     }
     // Returns why there can be no second ring; nullptr if there can.
     static const char* refused() {
-        if (std::getenv("RINGFILE_BACKEND") != nullptr) {
-            return "RINGFILE_BACKEND is set";
+        if (std::getenv("RINGFILE_DISABLE") != nullptr) {
+            return "RINGFILE_DISABLE is set";
         }
         io_uring trial{};
         const int made = make(trial);  // before Linux 6.1, or where io_uring is blocked, there is no such ring
@@ -237,7 +237,8 @@ public:
 
     void add(operation& one) override {
         if (one.kind == operation::read) {
-            queue_.read(one.on.file, one.data, one.length, one.offset, reinterpret_cast<std::uintptr_t>(&one));
+            queue_.add(ringfile_op_read(one.on.file.get(), one.data, one.length, one.offset),
+                       reinterpret_cast<std::uintptr_t>(&one));
             must_look_ = true;
             return;
         }

@@ -37,10 +37,10 @@ void write_pages(const ringfile::pool& pool, const ringfile::file& file) {
     for (std::uint64_t page = 0; page < pages; page++) {
         buffers.push_back(pool.buffer(page_size));
         std::fill_n(buffers.back().data(), page_size, mark(page));
-        batch.write(file, buffers.back().data(), page_size, page * page_size, page);
+        batch.add(ringfile_op_write(file.get(), buffers.back().data(), page_size, page * page_size), page);
     }
     batch.barrier();
-    batch.sync_data(file, pages);
+    batch.add(ringfile_op_sync_data(file.get()), pages);
     expect(batch.run() == 0, "all was written and synced");
     for (const ringfile_result& result : batch.results()) {
         expect(result.result == (result.user_data == pages ? 0 : static_cast<std::int64_t>(page_size)), "a result");
@@ -66,8 +66,9 @@ void read_many(const ringfile::file& file, std::vector<std::byte>& cache) {
 
 void read_by_token(const ringfile::file& file, std::vector<std::byte>& cache) {
     auto queue = ringfile::queue::create(2);
-    const std::uint64_t first = queue.read(file, cache.data(), page_size, 3 * page_size, 3);
-    const std::uint64_t second = queue.read(file, cache.data() + page_size, page_size, 4 * page_size, 4);
+    const std::uint64_t first = queue.add(ringfile_op_read(file.get(), cache.data(), page_size, 3 * page_size), 3);
+    const std::uint64_t second = queue.add(ringfile_op_read(file.get(), cache.data() + page_size, page_size,
+                                                            4 * page_size), 4);
     queue.submit();
     expect(queue.wait_for(first) == page_size && is_page(cache.data(), 3), "the first read");
     queue.cancel(second);
@@ -83,7 +84,7 @@ void run_queue(const ringfile::file& file, std::vector<std::byte>& cache) {
     for (std::uint64_t begun = 0, ended = 0; ended < total;) {
         for (; begun < total && begun - ended < depth; begun++) {
             const std::uint64_t page = begun * 13 % pages;
-            queue.read(file, cache.data() + page * page_size, page_size, page * page_size, page);
+            queue.add(ringfile_op_read(file.get(), cache.data() + page * page_size, page_size, page * page_size), page);
         }
         const std::size_t taken = queue.wait(results, depth);
         for (std::size_t at = 0; at < taken; at++) {

@@ -5,11 +5,14 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::forks::in_a_child;
+use super::hugetlb::HugePageLimit;
 use super::*;
 use crate::cache::*;
 use crate::file::*;
 use crate::info::ringfile_thread_release;
-use crate::pool::ringfile_pool_free;
+use crate::pool::{
+    RINGFILE_HUGE_PAGES_REQUIRE, ringfile_buffer_get, ringfile_buffer_release, ringfile_pool_free,
+};
 
 /// Handles that may be passed to other threads, and the folder of the file.
 struct Fixture {
@@ -260,8 +263,8 @@ fn a_page_stays_when_its_file_and_cache_are_closed_or_it_is_written() {
 }
 
 #[test]
-fn a_thread_that_has_used_a_file_sees_that_another_has_closed_it() {
-    if !apart("tests::caches::a_thread_that_has_used_a_file_sees_that_another_has_closed_it", &[]) {
+fn f61_a_thread_that_has_used_a_file_keeps_it_neither_open_nor_in_memory() {
+    if !apart("tests::caches::f61_a_thread_that_has_used_a_file_keeps_it_neither_open_nor_in_memory", &[]) {
         return;
     }
     let fixture = Fixture::new(16, RINGFILE_WHEN_PINNED_WAIT);
@@ -276,13 +279,12 @@ fn a_thread_that_has_used_a_file_sees_that_another_has_closed_it() {
             both.wait();
             both.wait();
             fails(fixture.get(1, &mut page), libc::EBADF, "was closed");
-            well(ringfile_thread_release());
-            assert!(!fixture.is_held_open());
         });
         both.wait();
         assert!(fixture.is_held_open());
         well(ringfile_cache_close(ptr::without_provenance_mut(fixture.cached)));
-        assert_eq!(fixture.counts().bytes, 0, "its pages have left, although the thread keeps the file");
+        assert_eq!(fixture.counts().bytes, 0, "its pages have left");
+        assert!(!fixture.is_held_open());
         both.wait();
     });
 }
@@ -358,7 +360,7 @@ fn a_forked_child_finds_pages_in_memory_and_waits_for_no_lock_of_its_parent() {
                     }
                     well(ringfile_cache_free(fixture.cache()));
                     well(ringfile_thread_release());
-                    if std::env::var_os("RINGFILE_BACKEND").is_some() {
+                    if std::env::var_os("RINGFILE_DISABLE").is_some() {
                         return; // plain calls would need a worker, see the header
                     }
                     // A cache of its own works.
@@ -378,4 +380,32 @@ fn a_forked_child_finds_pages_in_memory_and_waits_for_no_lock_of_its_parent() {
         forks.unwrap();
     });
     pages.iter_mut().for_each(|page| assert_eq!(release(page), 0));
+}
+
+#[test]
+fn f67_huge_pages_beyond_a_limit_are_an_error_of_pools_and_caches() {
+    let limit = match HugePageLimit::new(8, 3) {
+        Ok(limit) => limit,
+        Err(why) => {
+            return crate::skip::skip("f67_huge_pages_beyond_a_limit_are_an_error_of_pools_and_caches", why);
+        }
+    };
+    in_a_child(|| {
+        limit.enter();
+        let (page, huge_pages) = (limit.page, RINGFILE_HUGE_PAGES_REQUIRE);
+        let options = ringfile_cache_options { bytes: 8 * page, huge_pages, ..cache_options() };
+        let mut cache = ptr::null_mut();
+        // SAFETY: the pointers are to local values.
+        fails(unsafe { ringfile_cache_create(&options, &mut cache) }, libc::ENOMEM, "control group");
+        let options = ringfile_pool_options { capacity: 8 * page, huge_pages, ..pool_options() };
+        let (mut pool, mut buffer) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: as above.
+        unsafe {
+            well(ringfile_pool_create(&options, &mut pool));
+            fails(ringfile_buffer_get(pool, 4 * page, &mut buffer), libc::ENOMEM, "control group");
+            well(ringfile_buffer_get(pool, page, &mut buffer));
+        }
+        well(ringfile_buffer_release(buffer));
+        well(ringfile_pool_free(pool));
+    });
 }

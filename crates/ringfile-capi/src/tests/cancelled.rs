@@ -129,7 +129,15 @@ fn objects_of_a_cancelled_thread_are_closed_at_its_end() {
         unsafe {
             own.got(1, ringfile_read(file, BYTES[0].as_ptr().cast(), 1, 0));
             own.got(0, ringfile_queue_create(2, 0, &mut queue));
-            own.got(0, ringfile_queue_read(queue, file, BYTES[1].as_ptr().cast(), 1, 0, 0, ptr::null_mut()));
+            own.got(
+                0,
+                ringfile_queue_add(
+                    queue,
+                    ringfile_op_read(file, BYTES[1].as_ptr().cast(), 1, 0),
+                    0,
+                    ptr::null_mut(),
+                ),
+            );
         }
         own.got(0, ringfile_queue_submit(queue));
         own.got(0, ringfile_close(file));
@@ -146,7 +154,7 @@ fn a_queue_of_a_cancelled_thread_does_its_work() {
             own.got(0, ringfile_queue_create(2, 0, &mut queue));
             for byte in &mut bytes {
                 let data = ptr::from_mut(byte).cast();
-                own.got(0, ringfile_queue_read(queue, file, data, 1, 0, 0, ptr::null_mut()));
+                own.got(0, ringfile_queue_add(queue, ringfile_op_read(file, data, 1, 0), 0, ptr::null_mut()));
             }
             own.got(0, ringfile_queue_submit(queue));
             own.got(2, ringfile_queue_wait(queue, results.as_mut_ptr(), 2, 2, -1));
@@ -165,7 +173,7 @@ fn a_batch_of_a_cancelled_thread_does_its_work() {
         // SAFETY: the memory is valid until the batch was run.
         unsafe {
             own.got(0, ringfile_batch_create(ptr::null(), &mut batch));
-            own.got(0, ringfile_batch_read(batch, file, (&raw mut byte).cast(), 1, 0, 0));
+            own.got(0, ringfile_batch_add(batch, ringfile_op_read(file, (&raw mut byte).cast(), 1, 0), 0));
         }
         own.got(0, ringfile_batch_run(batch));
         own.got(7, i64::from(byte));

@@ -53,12 +53,12 @@ extern "C" fn end(file: *mut c_void) {
         got("write_many", 0, ringfile_write_many(file, &mut request, 1));
         got("one write of many", half, request.result);
         got("batch_create", 0, ringfile_batch_create(ptr::null(), &mut batch));
-        got("batch_read", 0, ringfile_batch_read(batch, file, data, PAGE, 0, 0));
+        got("batch_read", 0, ringfile_batch_add(batch, ringfile_op_read(file, data, PAGE, 0), 0));
         got("batch_run", 0, ringfile_batch_run(batch));
         got("batch_free", 0, ringfile_batch_free(batch));
         let (mut shared, mut read) = (ptr::null_mut(), 0);
         got("a shared queue", 0, ringfile_queue_create(1, RINGFILE_QUEUE_SHARED, &mut shared));
-        got("queue_read", 0, ringfile_queue_read(shared, file, data, PAGE, 0, 0, &mut read));
+        got("queue_read", 0, ringfile_queue_add(shared, ringfile_op_read(file, data, PAGE, 0), 0, &mut read));
         got("queue_wait_for", PAGE, ringfile_queue_wait_for(shared, read));
         got("queue_free", 0, ringfile_queue_free(shared));
         let (mut pool, mut buffer) = (ptr::null_mut(), ptr::null_mut());

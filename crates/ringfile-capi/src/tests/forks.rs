@@ -55,17 +55,19 @@ fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [
     let mut result = ringfile_result { user_data: 0, result: 0 };
     // SAFETY: the memory is valid during the call; the queue has nothing of it when this returns.
     unsafe {
-        well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, ptr::null_mut()));
+        well(ringfile_queue_add(queue, ringfile_op_read(file, place(page, 0), PAGE, 0), 0, ptr::null_mut()));
         assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
     }
-    assert_eq!(well(ringfile_queue_open(queue)), 0);
+    assert_eq!(well(ringfile_queue_len(queue)), 0);
     result.result
 }
 
 fn by_token(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
     let mut token = 0;
     // SAFETY: the memory is valid during the call; the read is waited for.
-    unsafe { well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, &mut token)) };
+    unsafe {
+        well(ringfile_queue_add(queue, ringfile_op_read(file, place(page, 0), PAGE, 0), 0, &mut token))
+    };
     ringfile_queue_wait_for(queue, token)
 }
 
@@ -185,11 +187,10 @@ fn a_child_of_a_parent_with_plain_calls_starts_nothing_that_nobody_waits_for() {
     });
     assert_eq!(every_read(plain, queue, tokens), [(PAGE as i64, true); 6]);
     in_a_child(|| {
-        // `ringfile_readv` waits for a ring that it makes itself.
-        let read = (REFUSED, false);
-        let vectored = (PAGE as i64, true);
+        // A queue that is made in the child has a ring of its own.
+        let (read, with_own_ring) = ((REFUSED, false), (PAGE as i64, true));
         let got = every_read(file, queue, tokens);
-        assert!(got.iter().all(|&result| result == read || result == vectored), "{got:?}");
+        assert!(got.iter().all(|&result| result == read || result == with_own_ring), "{got:?}");
         assert_eq!((got[0], got[3], got[5]), (read, read, read));
         refused(ringfile_sync_data(file));
     });
@@ -209,14 +210,19 @@ fn operations_of_other_threads_end_in_the_child() {
     // SAFETY: the memory is valid until the queue was waited for.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), &options, &mut pipe));
-        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0, ptr::null_mut()));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_read(pipe, place(&mut page, 0), PAGE, 0),
+            0,
+            ptr::null_mut(),
+        ));
         well(ringfile_queue_submit(queue));
     }
     in_a_child(|| {
         // SAFETY: the memory is valid during the call.
         assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
         assert_eq!(result.result, -i64::from(libc::ECANCELED));
-        assert_eq!(well(ringfile_queue_open(queue)), 0);
+        assert_eq!(well(ringfile_queue_len(queue)), 0);
     });
     std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
     // SAFETY: as above.
@@ -376,11 +382,12 @@ fn a_child_may_not_take_a_read_that_the_parent_waits_for() {
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, RINGFILE_QUEUE_SHARED, &mut queue));
-        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0, &mut read));
+        well(ringfile_queue_add(queue, ringfile_op_read(pipe, place(&mut page, 0), PAGE, 0), 0, &mut read));
     }
     let queue_at = queue.addr();
     let sleeper =
         std::thread::spawn(move || ringfile_queue_wait_for(ptr::without_provenance_mut(queue_at), read));
+    // Time for the other thread to wait before the fork; processes are not simulated.
     std::thread::sleep(std::time::Duration::from_millis(20));
     in_a_child(|| {
         fails(ringfile_queue_wait_for(queue, read), libc::EOPNOTSUPP, "make a new one in the child");
@@ -413,14 +420,14 @@ fn a_started_batch_ends_only_in_the_parent() {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_batch_create(ptr::null(), &mut batch));
         well(ringfile_batch_create(ptr::null(), &mut other));
-        well(ringfile_batch_read(batch, pipe, place(&mut page, 0), PAGE, 0, 0));
+        well(ringfile_batch_add(batch, ringfile_op_read(pipe, place(&mut page, 0), PAGE, 0), 0));
         well(ringfile_batch_start(batch, Some(count), context));
     }
     in_a_child(|| {
         fails(ringfile_batch_run(batch), libc::EBUSY, "");
         // SAFETY: no operation is started.
         unsafe {
-            well(ringfile_batch_read(other, pipe, place(&mut page, 0), PAGE, 0, 0));
+            well(ringfile_batch_add(other, ringfile_op_read(pipe, place(&mut page, 0), PAGE, 0), 0));
             refused(ringfile_batch_start(other, Some(count), context));
             let mut results = ptr::null();
             assert_eq!(well(ringfile_batch_results(other, &mut results)), 0, "nothing was carried out");

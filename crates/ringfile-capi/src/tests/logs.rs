@@ -39,7 +39,7 @@ fn read_a_page(route: u32) {
 #[test]
 fn a_warning_has_a_level_and_one_line() {
     let name = "tests::logs::a_warning_has_a_level_and_one_line";
-    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+    if !apart(name, &[("RINGFILE_DISABLE", "no such")]) {
         return;
     }
     let told = Told::default();
@@ -49,14 +49,14 @@ fn a_warning_has_a_level_and_one_line() {
     let lines = told.lines.into_inner().unwrap();
     let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level == RINGFILE_LOG_WARNING).collect();
     assert_eq!(warnings.len(), 1, "{lines:?}");
-    assert!(warnings[0].1.starts_with("ignoring RINGFILE_BACKEND"), "{lines:?}");
+    assert!(warnings[0].1.starts_with("ignoring RINGFILE_DISABLE"), "{lines:?}");
     assert!(warnings[0].1.ends_with("; value: no such"), "{lines:?}");
 }
 
 #[test]
 fn without_a_function_no_message_is_sent() {
     let name = "tests::logs::without_a_function_no_message_is_sent";
-    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+    if !apart(name, &[("RINGFILE_DISABLE", "no such")]) {
         return;
     }
     let told = Told::default();
@@ -82,7 +82,7 @@ unsafe extern "C" fn tell_and_fork(context: *mut c_void, level: c_int, message: 
 #[test]
 fn the_function_may_fork() {
     let name = "tests::logs::the_function_may_fork";
-    if !apart(name, &[("RINGFILE_BACKEND", "")]) {
+    if !apart(name, &[("RINGFILE_DISABLE", "")]) {
         return;
     }
     let told = Told::default();
@@ -131,7 +131,7 @@ unsafe extern "C" fn tell_and_wait(context: *mut c_void, _: c_int, _: *const std
 #[test]
 fn calls_that_would_wait_are_refused_in_the_function() {
     let name = "tests::logs::calls_that_would_wait_are_refused_in_the_function";
-    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+    if !apart(name, &[("RINGFILE_DISABLE", "no such")]) {
         return;
     }
     // SAFETY: it only changes this process.

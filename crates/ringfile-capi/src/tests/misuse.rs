@@ -64,10 +64,17 @@ fn handles_of_a_thread_are_refused_to_others_and_closed_with_it() {
         fails(ringfile_queue_free(queue), libc::EPERM, "belongs to another thread");
         fails(ringfile_queue_wait_for(queue, 1), libc::EPERM, "belongs to another thread");
         fails(ringfile_queue_descriptor(queue), libc::EPERM, "belongs to another thread");
+        fails(ringfile_queue_cancel_all(queue), libc::EPERM, "belongs to another thread");
+        assert_eq!(
+            ringfile_queue_cancel(queue, 1),
+            1,
+            "its thread learns of it, and finds no such operation"
+        );
         self::queue().addr()
     });
     let left_open: *mut ringfile_queue = ptr::without_provenance_mut(left_open.join().unwrap());
     fails(ringfile_queue_submit(left_open), libc::EBADF, "the handle was closed");
+    fails(ringfile_queue_cancel(left_open, 1), libc::EBADF, "the handle was closed");
     well(ringfile_queue_free(queue));
     fails(ringfile_queue_submit(queue), libc::EBADF, "the handle was closed");
 }
@@ -164,7 +171,7 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_batch_create(ptr::null(), &mut batch));
-        well(ringfile_batch_read(batch, pipe, place(&mut memory, 0), PAGE, 0, 0));
+        well(ringfile_batch_add(batch, ringfile_op_read(pipe, place(&mut memory, 0), PAGE, 0), 0));
     }
     let at = batch.addr();
     let running = std::thread::spawn(move || ringfile_batch_run(ptr::without_provenance_mut(at)));

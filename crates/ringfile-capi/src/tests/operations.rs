@@ -39,7 +39,7 @@ fn f51_no_call_syncs_after_a_sync_has_failed() {
         // SAFETY: the memory is valid, and has the length that is passed.
         let durable = || unsafe { ringfile_write_durable(file, page.as_ptr().cast(), PAGE, 0) };
         well(durable());
-        crate::file::get(file).ok().unwrap().note_failed_sync(libc::EIO);
+        crate::file::get(file).ok().unwrap().poison_sync(libc::EIO);
         let all =
             RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
         for flags in [RINGFILE_SYNC_RANGE_WRITE, RINGFILE_SYNC_RANGE_WAIT_BEFORE, all] {
@@ -253,18 +253,19 @@ fn an_operation_without_memory_is_not_added_to_a_batch() {
     unsafe {
         well(ringfile_batch_create(ptr::null(), &mut batch));
         for added in [
-            ringfile_batch_read(batch, file, ptr::null_mut(), PAGE, 0, 0),
-            ringfile_batch_write(batch, file, ptr::null(), PAGE, 0, 0),
-            ringfile_batch_write_durable(batch, file, ptr::null(), PAGE, 0, 0),
-            ringfile_batch_write_atomic(batch, file, ptr::null(), PAGE, 0, 0),
-            ringfile_batch_readv(batch, file, &none, 1, 0, 0),
-            ringfile_batch_writev(batch, file, &none, 1, 0, 0),
+            ringfile_batch_add(batch, ringfile_op_read(file, ptr::null_mut(), PAGE, 0), 0),
+            ringfile_batch_add(batch, ringfile_op_write(file, ptr::null(), PAGE, 0), 0),
+            ringfile_batch_add(batch, ringfile_op_write_durable(file, ptr::null(), PAGE, 0), 0),
+            ringfile_batch_add(batch, ringfile_op_write_atomic(file, ptr::null(), PAGE, 0), 0),
+            ringfile_batch_add(batch, ringfile_op_readv(file, &none, 1, 0), 0),
+            ringfile_batch_add(batch, ringfile_op_writev(file, &none, 1, 0), 0),
         ] {
             fails(added, libc::EFAULT, "the memory of the operation is NULL");
         }
-        let added = ringfile_batch_write(batch, file, (&raw const none).cast(), too_long, 0, 0);
+        let added =
+            ringfile_batch_add(batch, ringfile_op_write(file, (&raw const none).cast(), too_long, 0), 0);
         fails(added, libc::EINVAL, "more than any memory has");
-        assert_eq!(well(ringfile_batch_write(batch, file, ptr::null(), 0, 0, 7)), 0);
+        assert_eq!(well(ringfile_batch_add(batch, ringfile_op_write(file, ptr::null(), 0, 0), 7)), 0);
     }
     assert_eq!((well(ringfile_batch_run(batch)), results(batch)), (0, vec![(7, 0)]));
     well(ringfile_batch_free(batch));
@@ -277,7 +278,7 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
     let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring());
     let options = ringfile_batch_options {
         size: size_of::<ringfile_batch_options>(),
-        in_flight: 4,
+        depth: 4,
         stop_on_error: 0,
         merge_reads: 1,
         merge_gap: PAGE,
@@ -287,18 +288,15 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
     unsafe {
         well(ringfile_batch_create(&options, &mut batch));
         for page in 0..16 {
-            let index = ringfile_batch_write(
+            let index = ringfile_batch_add(
                 batch,
-                file,
-                place(&mut memory, page * PAGE),
-                PAGE,
-                (page * PAGE) as u64,
+                ringfile_op_write(file, place(&mut memory, page * PAGE), PAGE, (page * PAGE) as u64),
                 7,
             );
             assert_eq!(well(index), page as i64);
         }
         well(ringfile_batch_barrier(batch));
-        well(ringfile_batch_sync_all(batch, file, 8));
+        well(ringfile_batch_add(batch, ringfile_op_sync_all(file), 8));
         assert_eq!(well(ringfile_batch_run(batch)), 0);
         let all = results(batch);
         assert!(
@@ -309,18 +307,15 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
 
         memory.fill(99);
         for page in (0..16).step_by(2) {
-            ringfile_batch_read(
+            ringfile_batch_add(
                 batch,
-                file,
-                place(&mut memory, page * PAGE),
-                PAGE,
-                (page * PAGE) as u64,
+                ringfile_op_read(file, place(&mut memory, page * PAGE), PAGE, (page * PAGE) as u64),
                 page as u64,
             );
         }
-        ringfile_batch_read(batch, file, place(&mut memory, PAGE), PAGE, u64::MAX, 101);
+        ringfile_batch_add(batch, ringfile_op_read(file, place(&mut memory, PAGE), PAGE, u64::MAX), 101);
         well(ringfile_batch_barrier(batch));
-        ringfile_batch_sync_data(batch, file, 102);
+        ringfile_batch_add(batch, ringfile_op_sync_data(file), 102);
     }
     assert_eq!(well(ringfile_batch_run(batch)), 2);
     let all = results(batch);
@@ -333,7 +328,8 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
     // SAFETY: a NUL-terminated string.
     let text = |index| unsafe { CStr::from_ptr(ringfile_batch_error(batch, index)) }.to_str().unwrap();
     assert!(text(0).is_empty() && text(8).contains("beyond 2^63"), "{}", text(8));
-    well(ringfile_batch_sync_data(batch, file, 1));
+    // SAFETY: no memory is named.
+    well(unsafe { ringfile_batch_add(batch, ringfile_op_sync_data(file), 1) });
     well(ringfile_batch_reset(batch));
     assert_eq!((well(ringfile_batch_run(batch)), results(batch).len()), (0, 0));
     well(ringfile_batch_free(batch));
@@ -349,10 +345,15 @@ fn a_queue_waits_for_a_number_of_results_or_a_timeout() {
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), &options(0, RINGFILE_ROUTE_DEFAULT), &mut pipe));
         well(ringfile_queue_create(4, 0, &mut queue));
-        well(ringfile_queue_read(queue, pipe, place(&mut memory, 0), PAGE, 0, 5, ptr::null_mut()));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_read(pipe, place(&mut memory, 0), PAGE, 0),
+            5,
+            ptr::null_mut(),
+        ));
         well(ringfile_queue_submit(queue));
         assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 1, 1_000_000)), 0);
-        assert_eq!(well(ringfile_queue_open(queue)), 1);
+        assert_eq!(well(ringfile_queue_len(queue)), 1);
         theirs.write_all(b"content").unwrap();
         assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 4, -1)), 1, "all there will be");
         assert_eq!((results[0].user_data, results[0].result), (5, 7));
@@ -399,7 +400,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
 
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, 0, &mut queue));
-        well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5, ptr::null_mut()));
+        well(ringfile_queue_add(queue, ringfile_op_read(pipe, within, PAGE, 0), 5, ptr::null_mut()));
         assert_eq!(ringfile_memory_is_in_use(memory), 1);
         fails(ringfile_memory_unregister(memory), libc::EBUSY, "has not finished");
         theirs.write_all(b"content").unwrap();
@@ -435,12 +436,9 @@ fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, 0, &mut queue));
-        well(ringfile_queue_read(
+        well(ringfile_queue_add(
             queue,
-            pipe,
-            place(memory, bytes.start),
-            bytes.len(),
-            0,
+            ringfile_op_read(pipe, place(memory, bytes.start), bytes.len(), 0),
             5,
             ptr::null_mut(),
         ));
@@ -495,7 +493,7 @@ fn file_takes_one_descriptor() {
 
 #[test]
 fn aio_takes_direct_io_alone() {
-    if std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers") {
+    if std::env::var("RINGFILE_DISABLE").is_ok_and(|disabled| disabled == "io_uring,aio") {
         return;
     }
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -527,7 +525,7 @@ fn aio_takes_direct_io_alone() {
 
 #[test]
 fn adaptive_files_are_read_past_the_cache_and_through_it() {
-    ringfile::assume_memory_is_free(Some(false));
+    ringfile::internal::assume_memory_is_free(Some(false));
     // A folder in the build folder, which is usually on a disk.
     let data = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     std::fs::write(data.path(), content(8)).unwrap();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::ops::*;
 use super::*;
 use crate::file::*;
-use crate::op::{RINGFILE_OP_STATX, ringfile_op, ringfile_result};
+use crate::op::{RINGFILE_OP_MKDIR, RINGFILE_OP_RMDIR, RINGFILE_OP_UNLINK, ringfile_result};
 use crate::path::*;
 use crate::queue::*;
 
@@ -47,7 +47,12 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
     let open_options = options(RINGFILE_READ | RINGFILE_WRITE, ring());
     // SAFETY: everything that is pointed to stays valid until the results were taken.
     unsafe {
-        well(ringfile_queue_open_file(queue, text(&data).as_ptr(), &open_options, &mut file, 1, &mut token));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_open(text(&data).as_ptr(), &open_options, &mut file),
+            1,
+            &mut token,
+        ));
         assert!(file.is_null(), "nothing was begun");
         assert_eq!(ringfile_queue_wait_for(queue, token), 0);
         let mut page = vec![0; PAGE];
@@ -56,9 +61,24 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
         well(ringfile_close(file));
 
         let mut results = [ringfile_result { user_data: 0, result: 1 }; 4];
-        well(ringfile_queue_statx(queue, text(&data).as_ptr(), &mut known, 2, ptr::null_mut()));
-        well(ringfile_queue_mkdir(queue, text(&directory).as_ptr(), 3, ptr::null_mut()));
-        well(ringfile_queue_statx(queue, text(&moved).as_ptr(), &mut known, 4, ptr::null_mut()));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_statx(text(&data).as_ptr(), &mut known),
+            2,
+            ptr::null_mut(),
+        ));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_path(RINGFILE_OP_MKDIR, text(&directory).as_ptr()),
+            3,
+            ptr::null_mut(),
+        ));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_statx(text(&moved).as_ptr(), &mut known),
+            4,
+            ptr::null_mut(),
+        ));
         assert_eq!(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 3, -1), 3);
         results[..3].sort_by_key(|result| result.user_data);
         let results = results.map(|result| (result.user_data, result.result));
@@ -68,21 +88,41 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
 
         let mut open_file = metadata();
         file = super::open(&data, RINGFILE_READ, ring());
-        let stat = ringfile_op { file, metadata: &mut open_file, ..op(RINGFILE_OP_STATX) };
-        well(ringfile_queue_add(queue, &stat, 0, &mut token));
+        let stat = ringfile_op_stat(file, &mut open_file);
+        well(ringfile_queue_add(queue, stat, 0, &mut token));
         well(ringfile_close(file));
         assert_eq!(ringfile_queue_wait_for(queue, token), 0, "the operation keeps the file open");
         assert_eq!((open_file.inode, open_file.allocated), (known.inode, expected.blocks() * 512));
-        fails(ringfile_queue_add(queue, &stat, 0, &mut token), libc::EBADF, "was closed");
+        fails(ringfile_queue_add(queue, stat, 0, &mut token), libc::EBADF, "was closed");
 
-        well(ringfile_queue_rename(queue, text(&data).as_ptr(), text(&moved).as_ptr(), 0, &mut token));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_rename(text(&data).as_ptr(), text(&moved).as_ptr(), 0),
+            0,
+            &mut token,
+        ));
         assert_eq!(ringfile_queue_wait_for(queue, token), 0);
         assert!(moved.exists() && !data.exists());
-        well(ringfile_queue_rmdir(queue, text(&directory).as_ptr(), 0, &mut token));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_path(RINGFILE_OP_RMDIR, text(&directory).as_ptr()),
+            0,
+            &mut token,
+        ));
         assert_eq!(ringfile_queue_wait_for(queue, token), 0);
-        well(ringfile_queue_unlink(queue, text(&moved).as_ptr(), 0, &mut token));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_path(RINGFILE_OP_UNLINK, text(&moved).as_ptr()),
+            0,
+            &mut token,
+        ));
         assert_eq!(ringfile_queue_wait_for(queue, token), 0);
-        well(ringfile_queue_unlink(queue, text(&moved).as_ptr(), 0, &mut token));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_path(RINGFILE_OP_UNLINK, text(&moved).as_ptr()),
+            0,
+            &mut token,
+        ));
         fails(ringfile_queue_wait_for(queue, token), libc::ENOENT, "removing");
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -98,29 +138,50 @@ fn bad_arguments_of_operations_on_paths_are_errors() {
     let (good, bad) = (options(RINGFILE_READ, 0), options(1 << 30, 0));
     // SAFETY: the pointers are null, or to local values.
     unsafe {
-        fails(ringfile_queue_unlink(queue, none, 0, no_token), libc::EFAULT, "NULL");
-        fails(ringfile_queue_rename(queue, path.as_ptr(), none, 0, no_token), libc::EFAULT, "NULL");
+        fails(
+            ringfile_queue_add(queue, ringfile_op_path(RINGFILE_OP_UNLINK, none), 0, no_token),
+            libc::EFAULT,
+            "NULL",
+        );
+        fails(
+            ringfile_queue_add(queue, ringfile_op_rename(path.as_ptr(), none, 0), 0, no_token),
+            libc::EFAULT,
+            "NULL",
+        );
         let no_file = ptr::null_mut();
         fails(
-            ringfile_queue_open_file(queue, path.as_ptr(), &good, no_file, 0, no_token),
+            ringfile_queue_add(queue, ringfile_op_open(path.as_ptr(), &good, no_file), 0, no_token),
             libc::EFAULT,
             "file",
         );
         fails(
-            ringfile_queue_open_file(queue, path.as_ptr(), &bad, &mut file, 0, no_token),
+            ringfile_queue_add(queue, ringfile_op_open(path.as_ptr(), &bad, &mut file), 0, no_token),
             libc::EINVAL,
             "flags",
         );
         let no_metadata = ptr::null_mut();
-        fails(ringfile_queue_statx(queue, path.as_ptr(), no_metadata, 0, no_token), libc::EFAULT, "NULL");
         fails(
-            ringfile_queue_statx(queue, path.as_ptr(), &mut unsized_metadata, 0, no_token),
+            ringfile_queue_add(queue, ringfile_op_statx(path.as_ptr(), no_metadata), 0, no_token),
+            libc::EFAULT,
+            "NULL",
+        );
+        fails(
+            ringfile_queue_add(queue, ringfile_op_statx(path.as_ptr(), &mut unsized_metadata), 0, no_token),
             libc::EINVAL,
             "sizeof",
         );
-        fails(ringfile_queue_mkdir(ptr::null_mut(), path.as_ptr(), 0, no_token), libc::EBADF, "NULL");
+        fails(
+            ringfile_queue_add(
+                ptr::null_mut(),
+                ringfile_op_path(RINGFILE_OP_MKDIR, path.as_ptr()),
+                0,
+                no_token,
+            ),
+            libc::EBADF,
+            "NULL",
+        );
     }
-    assert_eq!(ringfile_queue_open(queue), 0, "none was added");
+    assert_eq!(ringfile_queue_len(queue), 0, "none was added");
     well(ringfile_queue_free(queue));
 }
 
@@ -136,9 +197,19 @@ fn a_queue_that_is_freed_closes_what_it_has_opened_and_writes_nothing() {
     // SAFETY: everything that is pointed to stays valid until the queue is freed.
     unsafe {
         for file in &mut files {
-            well(ringfile_queue_open_file(queue, text(&path).as_ptr(), &good, file, 0, ptr::null_mut()));
+            well(ringfile_queue_add(
+                queue,
+                ringfile_op_open(text(&path).as_ptr(), &good, file),
+                0,
+                ptr::null_mut(),
+            ));
         }
-        well(ringfile_queue_statx(queue, text(&path).as_ptr(), &mut known, 0, ptr::null_mut()));
+        well(ringfile_queue_add(
+            queue,
+            ringfile_op_statx(text(&path).as_ptr(), &mut known),
+            0,
+            ptr::null_mut(),
+        ));
         assert_eq!(ringfile_queue_wait(queue, ptr::null_mut(), 0, 9, -1), 0);
     }
     well(ringfile_queue_submit(queue));

@@ -23,7 +23,7 @@ fn batch() -> *mut ringfile_batch {
 fn add_read(batch: *mut ringfile_batch, file: *const ringfile_file, to: &mut [u8], offset: usize) {
     let (data, length) = (to.as_mut_ptr().cast(), to.len());
     // SAFETY: each test keeps the memory until the end was reported.
-    well(unsafe { ringfile_batch_read(batch, file, data, length, offset as u64, 7) });
+    well(unsafe { ringfile_batch_add(batch, ringfile_op_read(file, data, length, offset as u64), 7) });
 }
 
 fn results(batch: *const ringfile_batch) -> Vec<i64> {
@@ -77,7 +77,9 @@ fn another_thread_reports_the_end_and_the_batch_starts_again() {
         }
         let mut beyond = vec![99; PAGE];
         // SAFETY: the memory is valid until the end was reported.
-        well(unsafe { ringfile_batch_read(batch, file, place(&mut beyond, 0), PAGE, u64::MAX, 0) });
+        well(unsafe {
+            ringfile_batch_add(batch, ringfile_op_read(file, place(&mut beyond, 0), PAGE, u64::MAX), 0)
+        });
         start(batch, &ends);
         let (failed, thread) = ended.recv().unwrap();
         assert_eq!(failed, 1, "round {round}");
@@ -180,13 +182,19 @@ fn threads_that_add_at_once_wait_for_each_other() {
                 both.wait();
                 let (file, batch) = (ptr::without_provenance(file_at), ptr::without_provenance_mut(batch_at));
                 for _ in 0..20_000 {
-                    well(ringfile_batch_advise(batch, file, 0, 0, RINGFILE_ADVICE_NORMAL, 0));
+                    let advice = ringfile_op_advise(file, 0, 0, RINGFILE_ADVICE_NORMAL);
+                    // SAFETY: no memory is named.
+                    well(unsafe { ringfile_batch_add(batch, advice, 0) });
                 }
             });
         }
     });
     assert_eq!(well(ringfile_batch_barrier(batch)), 0);
-    assert_eq!(well(ringfile_batch_advise(batch, file, 0, 0, RINGFILE_ADVICE_NORMAL, 0)), 40_000);
+    assert_eq!(
+        // SAFETY: no memory is named.
+        well(unsafe { ringfile_batch_add(batch, ringfile_op_advise(file, 0, 0, RINGFILE_ADVICE_NORMAL), 0) }),
+        40_000
+    );
     well(ringfile_batch_free(batch));
     well(ringfile_close(file));
 }
@@ -326,7 +334,12 @@ unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
             ringfile_queue_create(1, 0, &mut queue).into(),
             ringfile_batch_run(own.batch),
         ];
-        well(ringfile_queue_read(own.shared, own.file, place(&mut page, 0), PAGE, 0, 0, &mut read));
+        well(ringfile_queue_add(
+            own.shared,
+            ringfile_op_read(own.file, place(&mut page, 0), PAGE, 0),
+            0,
+            &mut read,
+        ));
         own.got.push(ringfile_queue_wait_for(own.shared, read));
         own.got.push(ringfile_queue_free(own.shared).into());
     }

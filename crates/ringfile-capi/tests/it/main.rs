@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+mod headers;
 #[path = "../../../ringfile/tests/it/support/skip.rs"]
 #[allow(dead_code, reason = "shared with the tests of the library")]
 mod skip;
@@ -19,7 +20,7 @@ use std::process::Command;
 use skip::skip;
 
 /// Writes the present interface to `abi.txt`, provided that it only adds to it or has another soname.
-const WRITE: &str = "RINGFILE_WRITE_ABI";
+const WRITE: &str = "RINGFILE_TEST_WRITE_ABI";
 
 #[test]
 fn the_binary_interface_is_the_recorded_one() {

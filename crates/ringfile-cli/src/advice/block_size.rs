@@ -64,7 +64,8 @@ pub fn advise(
         _ => Sure::NotCompared,
     };
     let block = block.clamp(1, LARGEST);
-    Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure), block))
+    let over = smaller.zip(gain).map(|(smaller, gain)| gain.over(size(smaller), "MiB/s"));
+    Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure).over(over), block))
 }
 
 /// Returns the runs of the fewest processes on the way with the most sizes; of several such ways, on the advised one.

@@ -3,7 +3,7 @@
 //! Judged over all cells together: a difference of some per cent disappears in the noise of one cell, but shows in a
 //! hundred.
 
-use super::measured::{Better, Contest, Measured, Runs, elsewhere};
+use super::measured::{Contest, Measured, Runs, Winner, elsewhere};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Buffers, Cache, Metric, Route, Run, Setup, by};
 use crate::report::judge::{self, Cell, Verdict};
@@ -29,7 +29,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     let elsewhere = elsewhere(&asked, direct, route);
     let Some(deciding) = deciding(whole, parts) else { return (None, only(measured)) };
     // Settings whose difference is within the noise stay at the library's default.
-    let kind = if deciding.better == Better::Base { Buffers::Normal } else { Buffers::Fixed };
+    let kind = if deciding.better == Winner::Base { Buffers::Normal } else { Buffers::Fixed };
     let mut said = Vec::new();
     let whole_decides = whole.is_some_and(|whole| whole.sure == deciding.sure);
     if let Some(whole) = whole {
@@ -44,7 +44,11 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
         let decides = if whole_decides { "" } else { ": chosen for this" };
         said.push(format!("vectored-fixed {}{decides}", parts.short("vectored")));
     }
-    (Some(advice(kind, said.join("; "), deciding.sure)), kind)
+    let over = match kind {
+        Buffers::Fixed => deciding.over("normal"),
+        _ => deciding.turned().over("fixed"),
+    };
+    (Some(advice(kind, said.join("; "), deciding.sure).over(Some(over))), kind)
 }
 
 /// Whole blocks decide. If they show no difference, blocks in parts do, because they can use the same memory.

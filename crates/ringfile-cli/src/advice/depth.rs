@@ -1,6 +1,6 @@
 //! How many operations to have in flight: the smallest depth at which IOPS stop growing.
 
-use super::NO_DIFFERENCE;
+use super::measured::NO_DIFFERENCE;
 use super::measured::{Measured, Runs, at_depth, elsewhere, median, of_kind, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Buffers, Cache, Metric, Route, Run, Rw};
@@ -31,7 +31,9 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
         because += &format!("; writes stop gaining at depth {}", writes.depth);
     }
     let depth = stop.depth.clamp(1, MOST);
-    Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
+    let over = stop.before.as_ref().map(|(before, _, gain)| gain.over(before.to_string(), "IOPS"));
+    let advice = Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure());
+    Some((advice.over(over), depth))
 }
 
 /// Returns the runs with the smallest blocks at all depths on the advised way, or on the grid's way if the grid does

@@ -1,6 +1,6 @@
 //! Direct or buffered I/O: random direct reads against buffered ones with a cold cache.
 
-use super::measured::{Better, Measured, Runs, at_depth, best, median, of_route, values};
+use super::measured::{Measured, Runs, Winner, at_depth, best, median, of_route, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Cache, Metric, Route, Run};
 use crate::numbers::rate;
@@ -55,8 +55,12 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
         contest.figures("cold buffered reads"),
         warm.unwrap_or_default(),
     );
-    let value = Value::Flag(contest.better == Better::Subject);
-    Some(Advice::new(Setting::Direct, value, because, contest.sure))
+    let value = Value::Flag(contest.better == Winner::Subject);
+    let over = match contest.better {
+        Winner::Subject => contest.over("false, not cached"),
+        Winner::Base | Winner::Neither => contest.turned().over("true"),
+    };
+    Some(Advice::new(Setting::Direct, value, because, contest.sure).over(Some(over)))
 }
 
 /// Returns the fraction of a run's random reads that found their block cached.

@@ -1,14 +1,16 @@
 //! What advice asks about the measured runs: runs of one kind, medians, and comparisons against the noise of their
 //! cells.
 
-use crate::model::advice::Sure;
+use crate::model::advice::{Over, Sure};
 use crate::model::{Buffers, Engine, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread, Way};
 use std::collections::HashMap;
 
 use crate::report::judge::{self, COMPARED_FOR_ADVICE, Noise, Verdict};
 
-use super::NO_DIFFERENCE;
 use crate::values::name;
+
+/// The beginning of advice if the measurement shows no difference.
+pub const NO_DIFFERENCE: &str = "no difference beyond the noise: ";
 
 /// CPU time decides only if the IOPS of the cheaper side are at least this fraction of the other's.
 const NO_LESS: f64 = 0.9;
@@ -28,7 +30,7 @@ pub struct Measured<'a> {
 
 /// The better of two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Better {
+pub enum Winner {
     /// The first.
     Subject,
     /// The second.
@@ -45,7 +47,7 @@ pub struct Contest {
     /// The same for the CPU time of one I/O.
     pub cpu: Option<Verdict>,
     /// Which is better.
-    pub better: Better,
+    pub better: Winner,
     /// How sure that is.
     pub sure: Sure,
     /// Whether CPU time decided.
@@ -61,14 +63,14 @@ impl Contest {
         let (ratio, cheaper) =
             (iops.ratio.median, cpu.filter(|&cpu| differs(cpu)).map(|cpu| cpu.ratio.median < 1.0));
         let (better, by_cpu) = match cheaper {
-            _ if differs(iops) => (if ratio > 1.0 { Better::Subject } else { Better::Base }, false),
-            Some(true) if ratio >= NO_LESS => (Better::Subject, true),
-            Some(false) if ratio <= 1.0 / NO_LESS => (Better::Base, true),
-            _ => (Better::Neither, false),
+            _ if differs(iops) => (if ratio > 1.0 { Winner::Subject } else { Winner::Base }, false),
+            Some(true) if ratio >= NO_LESS => (Winner::Subject, true),
+            Some(false) if ratio <= 1.0 / NO_LESS => (Winner::Base, true),
+            _ => (Winner::Neither, false),
         };
         let sure = match better {
             _ if !judged => Sure::NotCompared,
-            Better::Neither => Sure::InsideNoise,
+            Winner::Neither => Sure::InsideNoise,
             _ => Sure::OutsideNoise,
         };
         Contest { iops, cpu, better, sure, by_cpu }
@@ -87,11 +89,19 @@ impl Contest {
     /// Returns the result with the sides exchanged.
     pub fn turned(self) -> Contest {
         let better = match self.better {
-            Better::Subject => Better::Base,
-            Better::Base => Better::Subject,
-            Better::Neither => Better::Neither,
+            Winner::Subject => Winner::Base,
+            Winner::Base => Winner::Subject,
+            Winner::Neither => Winner::Neither,
         };
         Contest { iops: self.iops.turned(), cpu: self.cpu.map(Verdict::turned), better, ..self }
+    }
+
+    /// Returns what decided, for a table.
+    pub fn over(&self, instead_of: impl Into<String>) -> Over {
+        match self.cpu {
+            Some(cpu) if self.by_cpu => cpu.over(instead_of, "CPU time"),
+            _ => self.iops.over(instead_of, "IOPS"),
+        }
     }
 
     /// Returns the figures: `1.02 [0.99..1.05] times the IOPS of normal (inside the noise of 4.0 %), 0.90 times its CPU

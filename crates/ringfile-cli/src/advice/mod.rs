@@ -14,18 +14,11 @@ mod route;
 pub mod text;
 
 #[cfg(test)]
-pub mod recorded;
-#[cfg(test)]
-mod simulated;
-#[cfg(test)]
-mod tests;
+pub mod tests;
 
 use crate::model::Results;
 use crate::model::advice::Advice;
 use measured::Measured;
-
-/// The beginning of advice if the measurement shows no difference.
-const NO_DIFFERENCE: &str = "no difference beyond the noise: ";
 
 /// Returns the settings for the measured file. Each depends on those before it.
 pub fn advise(results: &Results) -> Vec<Advice> {

@@ -4,7 +4,7 @@
 //! with everything cached, where plain calls look best, so these are advised only if they are much faster, as on file
 //! systems in memory or without non-blocking I/O.
 
-use super::measured::{Better, Contest, Measured, at_depth, best, median, of_route, values};
+use super::measured::{Contest, Measured, Winner, at_depth, best, median, of_route, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Cache, Metric, Route, Run, Spread};
 use crate::numbers::rate;
@@ -37,7 +37,12 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
         );
         route = Route::Auto;
     }
-    (Some(Advice::new(Setting::Route, Value::Text(name(&route)), because, sure)), route)
+    // Auto has both.
+    let over = contests.last().filter(|_| route != Route::Auto).map(|&(_, contest)| match route {
+        Route::Inline => contest.over(name(&queued)),
+        _ => contest.turned().over(name(&Route::Inline)),
+    });
+    (Some(Advice::new(Setting::Route, Value::Text(name(&route)), because, sure).over(over)), route)
 }
 
 /// Compares plain calls with the queued route at each depth at which both were measured, smallest first.
@@ -57,12 +62,12 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
         let sure = for_side(better).any(|(_, contest)| contest.sure == Sure::OutsideNoise);
         if sure { Sure::OutsideNoise } else { Sure::NotCompared }
     };
-    let (inline, other) = (for_side(Better::Subject).count(), for_side(Better::Base).count());
+    let (inline, other) = (for_side(Winner::Subject).count(), for_side(Winner::Base).count());
     let logarithms: f64 = contests.iter().map(|(_, contest)| contest.iops.ratio.median.ln()).sum();
     let by_far = direct || (logarithms / contests.len() as f64).exp() >= BY_FAR;
     match (inline > 0, other > 0) {
-        (true, _) => (if by_far { Route::Inline } else { Route::Auto }, surest(Better::Subject)),
-        (false, true) => (queued, surest(Better::Base)),
+        (true, _) => (if by_far { Route::Inline } else { Route::Auto }, surest(Winner::Subject)),
+        (false, true) => (queued, surest(Winner::Base)),
         (false, false) if contests.iter().all(|(_, contest)| contest.sure == Sure::NotCompared) => {
             (Route::Auto, Sure::NotCompared)
         }

@@ -4,26 +4,56 @@ use super::measured::Measured;
 use crate::model::Results;
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::numbers::per_cent;
+use crate::report::table::Table;
 use crate::terminal;
 
 /// Columns of a comment in the configuration file.
 const COMMENT_WIDTH: usize = 100;
 
-/// Returns a line with all measured settings, and a list item for each piece of advice, wrapped to `width` columns if
-/// that is given; empty without advice.
-pub fn block(results: &Results, width: Option<usize>) -> String {
+/// Returns a line with all measured settings, a table of them, and the reasons if they are to be explained, wrapped to `width`
+/// columns if that is given; empty without advice.
+pub fn block(results: &Results, width: Option<usize>, explains: bool) -> String {
     if results.advice.is_empty() {
         return String::new();
     }
     let mut lines = vec![headline(results), header(results)];
     lines.extend(results.behind.iter().map(|behind| format!("- {}", behind.note)));
     lines.extend(unquiet(results).map(|warning| format!("- {warning}")));
-    for Advice { name, value, because, .. } in &results.advice {
-        lines.push(format!("- {name} = {value}: {because}"));
+    let mut parts = vec![wrapped(lines, width), table(&results.advice).text_of_width(width)];
+    if explains {
+        let reason = |advice: &Advice| format!("- {} = {}: {}", advice.name, advice.value, advice.because);
+        parts.push(wrapped(results.advice.iter().map(reason).collect(), width));
     }
+    parts.join("\n")
+}
+
+fn wrapped(lines: Vec<String>, width: Option<usize>) -> String {
     // A no-break space keeps a number with its unit.
     let lines = lines.into_iter().map(|line| line.replace(" %", "\u{a0}%"));
     terminal::lines(lines, width).replace('\u{a0}', " ")
+}
+
+/// Returns the advice as a table.
+pub fn table(advice: &[Advice]) -> Table {
+    let table = Table::default().text("setting").text("here").end_keys();
+    let mut table = table.text("instead of").text("gain").number("noise").text("sure");
+    for Advice { name, value, sure, over, .. } in advice {
+        let none = || "-".to_string();
+        let (instead_of, gain, noise) = match over {
+            Some(over) => (over.instead_of.clone(), over.gain.clone(), over.noise.clone()),
+            None => (none(), none(), None),
+        };
+        let sure = sure.to_string();
+        table.row(vec![
+            name.to_string(),
+            value.to_string(),
+            instead_of,
+            gain,
+            noise.unwrap_or_else(none),
+            sure,
+        ]);
+    }
+    table
 }
 
 /// Returns the settings that rest on figures in one line, those that make a difference first. The others follow from

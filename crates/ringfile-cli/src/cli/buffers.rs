@@ -5,21 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{OutputArgs, TestFileArgs, examples};
+use super::examples;
+use super::shared::{OutputArgs, TestFileArgs};
 use crate::model::{Buffers, RingFlags, Route, Rw};
 use crate::values::{self, List};
-
-/// The largest accepted number of operations in flight for each process.
-pub const MOST_DEPTH: usize = 32_768;
-
-/// The largest accepted number of parts of a vectored block.
-pub const MOST_PARTS: u32 = 1024;
-
-/// The largest accepted number of processes.
-pub const MOST_PROCESSES: usize = 1024;
-
-/// The largest accepted number of rounds.
-pub const MOST_ROUNDS: u32 = 1000;
 
 /// `ringfile perf buffers`.
 #[derive(Debug, Args)]
@@ -30,15 +19,11 @@ pub struct BuffersArgs {
     /// 150ms, 512m of the file; other options override it
     #[arg(long)]
     pub quick: bool,
-    /// Resume an interrupted measurement: its parameters are read from this file, and its results are added there
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["quick", "file", "size", "bs", "iodepth", "buffers", "parts",
-        "processes", "rw", "direct", "buffered", "route", "ring_flags", "by_hand", "duration", "warmup", "rounds", "json"])]
-    pub resume: Option<PathBuf>,
     /// Block sizes [default: 4k,16k,32k,128k,512k]
     #[arg(long, value_name = "LIST", value_parser = values::sizes)]
     pub bs: Option<List<u64>>,
     /// Operations in flight for each process [default: 1,4,16,64,128]
-    #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_DEPTH>)]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<32_768>)]
     pub iodepth: Option<List<usize>>,
     /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed, scattered (random
     /// places in one registered buffer of 256 MiB) [default: all but scattered]
@@ -46,10 +31,10 @@ pub struct BuffersArgs {
     pub buffers: Option<List<Buffers>>,
     /// Parts of a vectored block, or fewer if the file's alignment requires; blocks that cannot be divided have no
     /// vectored runs
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<MOST_PARTS>)]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<1024>)]
     pub parts: u32,
     /// Processes, each pinned to its own core [default: 1 and, with two cores, 2]
-    #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_PROCESSES>)]
+    #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
     pub processes: Option<List<usize>>,
     /// Operations: randread, randwrite, randrw (half and half), read, write (sequential) [default: randread,randwrite;
     /// on a --file that exists, without --overwrite, randread]
@@ -82,20 +67,16 @@ pub struct BuffersArgs {
     pub warmup: Option<Duration>,
     /// Rounds; each measures all kinds of buffers in turn, beginning with a different one. With fewer than 3, no
     /// difference is claimed [default: 3]
-    #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
+    #[arg(long, value_name = "N", value_parser = values::count::<1000>)]
     pub rounds: Option<u32>,
     /// Show where CPU time goes for each block size and kind of buffers but scattered: the ten most expensive functions
     /// in the kernel and in user space, kernel functions without a sample with some kinds of buffers where chance does
     /// not explain that, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
-    /// Count CPU cycles and instructions per operation, if the machine has hardware counters
+    /// Print the reasons below the advice
     #[arg(long)]
-    pub counters: bool,
-    /// Also print all figures below the advice: tables of every cell, of what the buffers change, of the whole machine and
-    /// of the other choices, with notes on what they mean
-    #[arg(long)]
-    pub tables: bool,
+    pub explain: bool,
     /// Write the advice to this file, for `ringfile::Config::load`
     #[arg(long, value_name = "FILE.toml")]
     pub emit_config: Option<PathBuf>,
@@ -106,9 +87,9 @@ pub struct BuffersArgs {
 }
 
 impl BuffersArgs {
-    /// Returns the outputs, without the tables unless they are asked for.
+    /// Returns the outputs.
     pub fn output(&self) -> OutputArgs {
-        OutputArgs { tables: self.tables, ..self.output.clone() }
+        OutputArgs { explain: self.explain, ..self.output.clone() }
     }
 
     /// Returns the file, of which a quick measurement uses less.

@@ -1,7 +1,7 @@
 //! The command line. Options have fio's names where fio has them.
 //!
 //! Only the syntax and each value's range are checked here. Each command checks whether its options fit together and
-//! fit the file. Options that several commands share are in a struct of their own. The types of the values are in
+//! fit the file. Options that several commands share are in `shared`. The types of the values are in
 //! [`crate::model`].
 
 mod buffers;
@@ -9,22 +9,21 @@ mod doctor;
 mod examples;
 mod pool;
 mod report;
-mod work;
+mod shared;
 
 pub use report::ReportArgs;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::doctor::DoctorArgs;
-use crate::model::{Buffers, Cache, Engine, Executor, Open, Route, Rw};
+use crate::model::{Buffers, Cache, Engine, Open, Route, Rw};
 use crate::values::{self, List};
-pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS};
+pub use buffers::BuffersArgs;
 pub use pool::PoolArgs;
-pub use work::{QueueArgs, WorkArgs};
+pub use shared::{OutputArgs, RunArgs, TestFileArgs, TimingArgs, WorkArgs};
 
 /// Measure what each disk I/O choice is worth on this machine, with Linux io_uring.
 #[derive(Debug, Parser)]
@@ -74,11 +73,20 @@ pub struct ManArgs {
 /// What `ringfile perf` measures.
 #[derive(Debug, Subcommand)]
 pub enum PerfCommand {
+    /// Registered and vectored buffers, block sizes, depths, direct I/O and routes: what each is worth, and what to
+    /// set.
+    ///
+    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers for every combination of --bs,
+    /// --iodepth and --processes, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
+    /// block also direct I/O, the page cache, and the routes; adaptive files and, if it is installed, fio for the page of
+    /// --report. Prints advice on buffers, depth, block size, direct I/O and route; each piece names the figure that
+    /// decided it and says whether that is outside the noise. --explain prints the reasons too, and --tables all figures.
+    Buffers(BuffersArgs),
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
-    /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for --duration,
-    /// each after --warmup, and prints a Markdown table of the results and a table of what each choice changes: IOPS,
-    /// MiB/s, p50, p99, p99.9 and CPU time before → after, with the change in per cent. Without options it measures a
+    /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --route and --buffers for --duration,
+    /// each after --warmup, and prints what each choice changes over all of them; --tables prints a Markdown table of the
+    /// results and one of the changes: IOPS, MiB/s, p50, p99, p99.9 and CPU time before → after. Without options it measures a
     /// file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone: io_uring with normal and with
     /// registered buffers, and the route that ringfile chooses by itself, with registered buffers, as a program's pool
     /// has. To measure a disk, give a --file on it.
@@ -106,15 +114,6 @@ pub enum PerfCommand {
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
-    /// Registered and vectored buffers, block sizes, depths, direct I/O and routes: what each is worth, and what to
-    /// set.
-    ///
-    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers for every combination of --bs,
-    /// --iodepth and --processes, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
-    /// block also direct I/O, the page cache, and the routes; adaptive files and, if it is installed, fio for the page of
-    /// --report. Prints advice on buffers, depth, block size, direct I/O and route; each piece names the figure that
-    /// decided it and says whether that is outside the noise. --tables prints all figures too.
-    Buffers(BuffersArgs),
     /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
     ///
     /// Each producer takes buffers, fills them, and writes them in batches to its own segments, with O_DIRECT;
@@ -176,10 +175,6 @@ pub struct FileArgs {
     /// auto; with --direct, ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
-    /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
-    /// [default: ringfile]
-    #[arg(long, value_name = "LIST", value_parser = values::words::<Executor>)]
-    pub executor: Option<List<Executor>>,
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
@@ -202,13 +197,7 @@ pub struct FileArgs {
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
-    pub work: WorkArgs,
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    #[command(flatten)]
-    pub timing: TimingArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
+    pub run: RunArgs,
 }
 
 /// `ringfile perf batch`.
@@ -226,14 +215,6 @@ pub struct BatchArgs {
     pub inflight: List<usize>,
     #[command(flatten)]
     pub reads: BatchReadArgs,
-    #[command(flatten)]
-    pub queue: QueueArgs,
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    #[command(flatten)]
-    pub timing: TimingArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// `ringfile perf multiread`.
@@ -248,12 +229,6 @@ pub struct MultireadArgs {
     pub numjobs: List<usize>,
     #[command(flatten)]
     pub reads: BatchReadArgs,
-    #[command(flatten)]
-    pub test_file: TestFileArgs,
-    #[command(flatten)]
-    pub timing: TimingArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// The options that all commands reading in batches share.
@@ -280,70 +255,7 @@ pub struct BatchReadArgs {
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
     #[command(flatten)]
-    pub work: WorkArgs,
-}
-
-/// The file or device that a command measures.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "File")]
-pub struct TestFileArgs {
-    /// File, block device or NVMe namespace (/dev/ng0n1) [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold
-    /// in $TMPDIR or /var/tmp]; a file that does not exist is created, and removed at the end. Files that a killed run
-    /// left behind are listed at the next start
-    #[arg(long, value_name = "PATH")]
-    pub file: Option<PathBuf>,
-    /// How much of the file to use [default: 1g, or less if there is no room for it]
-    #[arg(long = "size", id = "size", value_name = "SIZE", value_parser = values::size)]
-    pub asked_size: Option<u64>,
-    /// The size if none is asked for.
-    #[arg(skip = 1_u64 << 30)]
-    pub default_size: u64,
-    /// Allow writing to a --file that exists, or to a device: its contents are lost. An empty file grows to --size
-    #[arg(long)]
-    pub overwrite: bool,
-}
-
-impl TestFileArgs {
-    /// Returns how much of the file to use.
-    pub fn size(&self) -> u64 {
-        self.asked_size.unwrap_or(self.default_size)
-    }
-}
-
-/// How long each measurement takes, and how often it is repeated.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Timing")]
-pub struct TimingArgs {
-    /// Length of each run, at most 24h
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
-    pub duration: Duration,
-    /// Warm-up before each run, not counted; none with a cold page cache
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
-    pub warmup: Duration,
-    /// Rounds; each measures all engines in turn, beginning with a different one
-    #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
-    pub rounds: u32,
-}
-
-/// The outputs of a command.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Output")]
-pub struct OutputArgs {
-    /// Write all results to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a report to this file: plots, tables and notes as one HTML page
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-    /// Replace output files that exist
-    #[arg(long)]
-    pub force: bool,
-    /// Print only the results, without progress and notes
-    #[arg(long)]
-    pub quiet: bool,
-    /// Whether to print the tables and the notes even if there is advice.
-    #[arg(skip = true)]
-    pub tables: bool,
+    pub run: RunArgs,
 }
 
 #[cfg(test)]
@@ -369,11 +281,11 @@ pub mod tests {
     #[test]
     fn defaults_are_the_main_job() {
         let PerfCommand::File(args) = perf("file") else { panic!("another command") };
-        assert_eq!((args.bs, args.test_file.size()), (4096, 1 << 30));
+        assert_eq!((args.bs, args.run.test_file.size()), (4096, 1 << 30));
         assert_eq!(args.iodepth.values(), [1, 16]);
-        assert_eq!(args.timing.rounds, 1);
+        assert_eq!(args.run.timing.rounds, 1);
         assert!(args.route.is_none() && args.buffers.is_none(), "they depend on each other and on --direct");
-        assert!(args.rw.is_none() && args.executor.is_none());
+        assert!(args.rw.is_none());
         assert!(args.against.is_none() && !args.direct && !args.verify);
     }
 
@@ -389,7 +301,10 @@ pub mod tests {
     #[test]
     fn defaults_of_batches_are_the_published_measurements() {
         let PerfCommand::Batch(args) = perf("batch") else { panic!("another command") };
-        assert_eq!((args.bs, args.test_file.size(), args.inflight.values()), (4096, 1 << 30, &[4][..]));
+        assert_eq!(
+            (args.bs, args.reads.run.test_file.size(), args.inflight.values()),
+            (4096, 1 << 30, &[4][..])
+        );
         let PerfCommand::Multiread(args) = perf("multiread") else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
     }
@@ -408,7 +323,6 @@ pub mod tests {
             ("file", "rw", all::<Rw>()),
             ("file", "buffers", some(&Buffers::WHOLE)),
             ("file", "route", all::<Route>()),
-            ("file", "executor", all::<Executor>()),
             ("file", "open", all::<Open>()),
             ("file", "cache", all::<Cache>()),
             ("file", "against", some(&Engine::AGAINST)),

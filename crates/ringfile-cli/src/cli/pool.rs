@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, Args};
 
-use super::{OutputArgs, TimingArgs, examples};
+use super::examples;
+use super::shared::{OutputArgs, TimingArgs};
 use crate::model::Memory;
 use crate::values::{self, List};
 
@@ -12,14 +13,14 @@ use crate::values::{self, List};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job", after_long_help = examples::POOL)]
 pub struct PoolArgs {
-    /// Threads that fill buffers and write them; with 0, consumers read segments that were written beforehand
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
+    /// Threads that fill buffers and write them
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<256>)]
     pub producers: u32,
     /// Threads that read the data back and check it; with 0, nothing is read
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub consumers: u32,
     /// Bytes per second of all producers and consumers together: of 500MB, producers write 250MB and consumers read as
-    /// much; with one side only, it has all (MB are powers of 1000, m and MiB of 1024) [default: as fast as possible]
+    /// much; without consumers, producers have all (MB are powers of 1000, m and MiB of 1024) [default: as fast as possible]
     #[arg(long, value_name = "SIZE", value_parser = values::rate)]
     pub rate_limit: Option<u64>,
     /// Bytes of each buffer
@@ -42,10 +43,6 @@ pub struct PoolArgs {
     /// Count a batch as written only once it is durable (by the Appender's sync, or fdatasync)
     #[arg(long)]
     pub sync: bool,
-    /// End each run after this much has been written (with --producers 0, read) since the warm-up, instead of after
-    /// --duration
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub total_data: Option<u64>,
     /// Folder for segments, on the disk to be measured [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,

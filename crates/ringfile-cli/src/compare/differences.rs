@@ -18,19 +18,12 @@ use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
 /// Factors in which two sessions may differ throughout and still be compared: the sessions may have been made to
 /// compare them.
-const MAY_DIFFER: [Factor; 7] = [
-    Factor::Open,
-    Factor::Cache,
-    Factor::Route,
-    Factor::RingFlags,
-    Factor::Executor,
-    Factor::Jobs,
-    Factor::Processes,
-];
+const MAY_DIFFER: [Factor; 6] =
+    [Factor::Open, Factor::Cache, Factor::Route, Factor::RingFlags, Factor::Jobs, Factor::Processes];
 
 /// One session beside another.
 #[derive(Debug)]
-pub struct Comparison<'a> {
+pub struct SessionComparison<'a> {
     /// The session that others are compared with.
     pub first: &'a Saved,
     /// The session that is compared with it.
@@ -85,9 +78,9 @@ impl Difference {
     }
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> SessionComparison<'a> {
     /// Compares two sessions of the same command that have cells in common.
-    pub fn of(first: &'a Saved, other: &'a Saved) -> Result<Comparison<'a>, Failure> {
+    pub fn of(first: &'a Saved, other: &'a Saved) -> Result<SessionComparison<'a>, Failure> {
         let (one, two) = (&first.results, &other.results);
         // Old files do not record their kind.
         if let Some((one, two)) = one.kind.zip(two.kind)
@@ -114,7 +107,7 @@ impl<'a> Comparison<'a> {
         }
         differences.sort_by(|one, other| other.size().total_cmp(&one.size()));
         let (outside, inside) = differences.into_iter().partition(Difference::outside);
-        Ok(Comparison { first, other, facts: facts::differing(one, two), outside, inside, alone })
+        Ok(SessionComparison { first, other, facts: facts::differing(one, two), outside, inside, alone })
     }
 
     /// Returns why no difference can be claimed, however large, if that is so.

@@ -15,7 +15,7 @@ use crate::report::output::{self, OutputFile};
 use crate::terminal;
 use crate::values;
 
-use differences::Comparison;
+use differences::SessionComparison;
 use load::Saved;
 
 /// Runs the command.
@@ -37,8 +37,8 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
     let compared = others
         .iter()
-        .map(|other| Comparison::of(first, other))
-        .collect::<Result<Vec<Comparison<'_>>, _>>()?;
+        .map(|other| SessionComparison::of(first, other))
+        .collect::<Result<Vec<SessionComparison<'_>>, _>>()?;
     if let Some(svg) = &svg {
         let Some(drawing) = standalone::svg(&first.results, args.plot) else {
             let plot = values::name(&args.plot);
@@ -64,7 +64,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
 pub fn shown(json: &[u8]) -> Result<String, String> {
     let saved = || load::parse(json).map_err(|failure| failure.to_string());
     let (first, other) = (saved()?, saved()?);
-    let comparison = Comparison::of(&first, &other).map_err(|failure| failure.to_string())?;
+    let comparison = SessionComparison::of(&first, &other).map_err(|failure| failure.to_string())?;
     Ok(html::write(&first.results) + &text::of(&comparison, Some(100)) + &html::compare::write(&[comparison]))
 }
 

@@ -1,6 +1,6 @@
 //! A comparison as text for the terminal: the figures that differ outside the spread, then the number of others.
 
-use super::differences::{Comparison, Difference};
+use super::differences::{Difference, SessionComparison};
 use crate::error::one_line;
 use crate::model::columns;
 use crate::numbers::{change, counted, per_cent};
@@ -8,7 +8,7 @@ use crate::report::table::Table;
 use crate::terminal;
 
 /// Returns the text, wrapped to a width in characters.
-pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
+pub fn of(comparison: &SessionComparison<'_>, width: Option<usize>) -> String {
     let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
     let count = comparison.outside.len() + comparison.inside.len();
     let mut lines = vec![format!(

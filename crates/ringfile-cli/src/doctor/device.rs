@@ -19,7 +19,7 @@ pub struct Device {
     /// The kernel's name, `sda1`.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// The disk's own model name; for dm, the volume's name; for md, its level.
     pub model: Option<String>,
     /// How it is attached: `nvme`, `scsi`, `virtio`, `xen`, `usb`, `mmc`.
@@ -39,7 +39,7 @@ pub struct Device {
 /// What kind of device it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum DeviceKind {
     /// A disk, as seen by this machine.
     #[default]
     Disk,
@@ -104,20 +104,20 @@ pub struct Backing {
 }
 
 /// Where a file lies: its file system, and the number of its device where there is one.
-pub type Place = (Option<String>, Option<String>);
+pub type Mounted = (Option<String>, Option<String>);
 
 /// How deep stacks are followed: real ones are not deeper, and a loop device on itself would never end.
 const DEEPEST: usize = 8;
 
 /// Reads the device of this number, and all below it; `None` if sysfs does not have it.
-pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<Device> {
+pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Mounted) -> Option<Device> {
     let root = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
     Some(Tree { sys, place }.device(&root, DEEPEST))
 }
 
 struct Tree<'a> {
     sys: &'a Path,
-    place: &'a dyn Fn(&Path) -> Place,
+    place: &'a dyn Fn(&Path) -> Mounted,
 }
 
 impl Tree<'_> {
@@ -125,8 +125,8 @@ impl Tree<'_> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let partition = folder.join("partition").exists();
         let disk = folder.parent().filter(|_| partition).unwrap_or(folder);
-        let kind = if partition { Kind::Partition } else { kind(&name, folder) };
-        let backing = (kind == Kind::Loop).then(|| self.backing(folder)).flatten();
+        let kind = if partition { DeviceKind::Partition } else { kind(&name, folder) };
+        let backing = (kind == DeviceKind::Loop).then(|| self.backing(folder)).flatten();
         let mut below: Vec<Device> = Vec::new();
         if deepest > 0 {
             if partition {
@@ -149,7 +149,7 @@ impl Tree<'_> {
             bus: bus(disk, &name),
             size: number(folder.join("size")).map(|sectors: u64| sectors * 512),
             queue: queue(disk),
-            passthrough: (kind == Kind::Disk).then(|| passthrough(folder, &name)).flatten(),
+            passthrough: (kind == DeviceKind::Disk).then(|| passthrough(folder, &name)).flatten(),
             backing,
             below,
             name,
@@ -171,33 +171,33 @@ impl Device {
     }
 }
 
-fn kind(name: &str, folder: &Path) -> Kind {
+fn kind(name: &str, folder: &Path) -> DeviceKind {
     let starts = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
     };
     match () {
-        () if starts("loop") => Kind::Loop,
-        () if folder.join("md").exists() => Kind::Md,
+        () if starts("loop") => DeviceKind::Loop,
+        () if folder.join("md").exists() => DeviceKind::Md,
         () if folder.join("dm").exists() => {
             let id = text(folder.join("dm/uuid")).unwrap_or_default();
             match id.split('-').next() {
-                Some("CRYPT") => Kind::Crypt,
-                Some("LVM") => Kind::Lvm,
-                _ => Kind::Dm,
+                Some("CRYPT") => DeviceKind::Crypt,
+                Some("LVM") => DeviceKind::Lvm,
+                _ => DeviceKind::Dm,
             }
         }
-        () if starts("zram") => Kind::Zram,
-        () if starts("ram") || starts("pmem") => Kind::Ram,
-        () if starts("nbd") || starts("rbd") || starts("drbd") => Kind::Network,
-        () => Kind::Disk,
+        () if starts("zram") => DeviceKind::Zram,
+        () if starts("ram") || starts("pmem") => DeviceKind::Ram,
+        () if starts("nbd") || starts("rbd") || starts("drbd") => DeviceKind::Network,
+        () => DeviceKind::Disk,
     }
 }
 
-fn model(kind: Kind, folder: &Path) -> Option<String> {
+fn model(kind: DeviceKind, folder: &Path) -> Option<String> {
     match kind {
-        Kind::Md => text(folder.join("md/level")),
-        Kind::Dm | Kind::Crypt | Kind::Lvm => text(folder.join("dm/name")),
-        Kind::Partition => None,
+        DeviceKind::Md => text(folder.join("md/level")),
+        DeviceKind::Dm | DeviceKind::Crypt | DeviceKind::Lvm => text(folder.join("dm/name")),
+        DeviceKind::Partition => None,
         _ => text(folder.join("device/model")).or_else(|| text(folder.join("device/name"))),
     }
     .filter(|model| !model.is_empty())
@@ -281,7 +281,7 @@ mod tests {
         folder
     }
 
-    fn nowhere(_: &Path) -> Place {
+    fn nowhere(_: &Path) -> Mounted {
         (None, None)
     }
 
@@ -305,11 +305,14 @@ mod tests {
         let device = look(sys.path(), "254:1", &nowhere).expect("it is there");
         assert_eq!(
             (device.kind, device.name.as_str(), device.number.as_str()),
-            (Kind::Partition, "vda1", "254:1")
+            (DeviceKind::Partition, "vda1", "254:1")
         );
         assert_eq!(device.queue.scheduler.as_deref(), Some("mq-deadline"));
         let disk = &device.below[0];
-        assert_eq!((disk.kind, disk.bus.as_deref(), disk.size), (Kind::Disk, Some("virtio"), Some(1 << 20)));
+        assert_eq!(
+            (disk.kind, disk.bus.as_deref(), disk.size),
+            (DeviceKind::Disk, Some("virtio"), Some(1 << 20))
+        );
         assert_eq!(disk.queue, device.queue);
         assert_eq!((disk.queue.polling, disk.queue.rotational), (Some(false), Some(true)));
         let polls = ["254:1", "254:0", "254:9"]
@@ -345,7 +348,7 @@ mod tests {
         let backing = device.backing.as_ref().expect("a file");
         assert_eq!(
             (device.kind, backing.filesystem.as_deref(), backing.direct),
-            (Kind::Loop, Some("xfs"), Some(false))
+            (DeviceKind::Loop, Some("xfs"), Some(false))
         );
         let disk = &device.below[0];
         assert_eq!((disk.bus.as_deref(), disk.model.as_deref()), (Some("nvme"), Some("A drive")));
@@ -384,10 +387,10 @@ mod tests {
         let md = fs::canonicalize(sys.path().join("devices/virtual/block/md0")).expect("it is there");
         symlink(md, sys.path().join("devices/virtual/block/dm-0/slaves/md0")).expect("link");
         let device = look(sys.path(), "252:0", &nowhere).expect("it is there");
-        assert_eq!((device.kind, device.model.as_deref()), (Kind::Crypt, Some("root")));
+        assert_eq!((device.kind, device.model.as_deref()), (DeviceKind::Crypt, Some("root")));
         let md = device.below.iter().find(|below| below.name == "md0").expect("below it");
-        assert_eq!((md.kind, md.model.as_deref()), (Kind::Md, Some("raid5")));
-        assert_eq!(look(sys.path(), "253:0", &nowhere).map(|device| device.kind), Some(Kind::Zram));
-        assert_eq!(look(sys.path(), "43:0", &nowhere).map(|device| device.kind), Some(Kind::Network));
+        assert_eq!((md.kind, md.model.as_deref()), (DeviceKind::Md, Some("raid5")));
+        assert_eq!(look(sys.path(), "253:0", &nowhere).map(|device| device.kind), Some(DeviceKind::Zram));
+        assert_eq!(look(sys.path(), "43:0", &nowhere).map(|device| device.kind), Some(DeviceKind::Network));
     }
 }

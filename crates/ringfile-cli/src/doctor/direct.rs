@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Subjects, TRIED};
 use super::place::Medium;
+use super::subjects::{Subjects, TRIED};
 use crate::error::errno_text;
 use crate::memory::zeroed;
 use crate::sys;
@@ -69,7 +69,7 @@ pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
 
 /// Returns whether the library reads the file adaptively; `None` if it can't be opened at all.
 pub fn is_adaptive(file: &File) -> Option<bool> {
-    let adopted = ringfile::OpenOptions::new().adaptive(true).adopt(file.try_clone().ok()?);
+    let adopted = ringfile::OpenOptions::new().adaptive(true).from_std(file.try_clone().ok()?);
     adopted.ok().map(|file| file.is_adaptive())
 }
 

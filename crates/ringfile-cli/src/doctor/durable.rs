@@ -9,7 +9,7 @@ use rustix::io::{ReadWriteFlags, pwritev2};
 use serde::{Deserialize, Serialize};
 
 use super::direct::{median_us, us};
-use super::file::{Subjects, TRIED};
+use super::subjects::{Subjects, TRIED};
 use crate::memory::zeroed;
 use crate::sys::ring::{Op, TrialRing};
 
@@ -17,7 +17,7 @@ use crate::sys::ring::{Op, TrialRing};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Durable {
     /// The way.
-    pub way: Way,
+    pub way: DurableWay,
     /// The median of the rounds, in µs.
     pub median_us: f64,
     /// The quickest round.
@@ -31,7 +31,7 @@ pub struct Durable {
 /// How a write is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum DurableWay {
     /// A write, then `fdatasync`.
     WriteFdatasync,
     /// One write with RWF_DSYNC.
@@ -42,14 +42,14 @@ pub enum Way {
     DirectDsync,
 }
 
-impl Way {
+impl DurableWay {
     /// Returns the name of the way in words.
     pub fn text(self) -> &'static str {
         match self {
-            Way::WriteFdatasync => "write, then fdatasync",
-            Way::Dsync => "RWF_DSYNC",
-            Way::RingLinked => "write and fdatasync linked in the ring",
-            Way::DirectDsync => "direct with RWF_DSYNC",
+            DurableWay::WriteFdatasync => "write, then fdatasync",
+            DurableWay::Dsync => "RWF_DSYNC",
+            DurableWay::RingLinked => "write and fdatasync linked in the ring",
+            DurableWay::DirectDsync => "direct with RWF_DSYNC",
         }
     }
 }
@@ -71,7 +71,8 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
     }
     let mut ring = TrialRing::new(8).ok();
     let memory = zeroed(BLOCK);
-    let all = [Way::WriteFdatasync, Way::Dsync, Way::RingLinked, Way::DirectDsync];
+    let all =
+        [DurableWay::WriteFdatasync, DurableWay::Dsync, DurableWay::RingLinked, DurableWay::DirectDsync];
     let mut times: [Vec<Duration>; 4] = Default::default();
     let began = Instant::now();
     'rounds: for round in 0..ROUNDS {
@@ -96,7 +97,7 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
 }
 
 impl Durable {
-    fn of(way: Way, times: &mut [Duration]) -> Option<Durable> {
+    fn of(way: DurableWay, times: &mut [Duration]) -> Option<Durable> {
         let median_us = median_us(times)?;
         let tenths = |time: Option<&Duration>| time.map_or(median_us, |time| us(*time));
         // Sorted by now.
@@ -106,7 +107,7 @@ impl Durable {
 }
 
 fn write(
-    way: Way,
+    way: DurableWay,
     subjects: &Subjects,
     file: &File,
     ring: Option<&mut TrialRing>,
@@ -118,10 +119,10 @@ fn write(
         _ => Err(io::Error::from(io::ErrorKind::WriteZero)),
     };
     match way {
-        Way::WriteFdatasync => file.write_all_at(bytes, place).and_then(|()| file.sync_data()),
-        Way::Dsync => dsync(file),
-        Way::DirectDsync => dsync(subjects.direct(true).ok_or(io::ErrorKind::Unsupported)?),
-        Way::RingLinked => {
+        DurableWay::WriteFdatasync => file.write_all_at(bytes, place).and_then(|()| file.sync_data()),
+        DurableWay::Dsync => dsync(file),
+        DurableWay::DirectDsync => dsync(subjects.direct(true).ok_or(io::ErrorKind::Unsupported)?),
+        DurableWay::RingLinked => {
             let ring = ring.ok_or(io::ErrorKind::Unsupported)?;
             match ring.run(file, &[Op::WriteLinked(BLOCK as u32, place), Op::Fdatasync])?[..] {
                 [count, 0] if count == BLOCK as i32 => Ok(()),
@@ -143,7 +144,7 @@ mod tests {
         let found = look(&subjects);
         assert!(found.len() >= 2 && found.iter().all(|way| way.rounds >= 1), "{found:?}");
         assert!(found.is_sorted_by(|a, b| a.median_us <= b.median_us), "{found:?}");
-        assert!(!found.iter().any(|way| way.way == Way::DirectDsync), "there is no file for it");
+        assert!(!found.iter().any(|way| way.way == DurableWay::DirectDsync), "there is no file for it");
         assert!(look(&Subjects::default()).is_empty());
     }
 }

@@ -5,19 +5,20 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use super::look;
 use crate::sys::ring::{self, Op, TrialRing};
 
 /// A feature of the kernel, and whether this process can use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {
-    /// Its name, as `ringfile::ring_features()` and the kernel's headers have it, in lower case.
+    /// Its name, as `ringfile::metrics::ring_features()` and the kernel's headers have it, in lower case.
     pub name: String,
     /// Whether the trial succeeded; `null` if it could not be made.
     pub usable: Option<bool>,
@@ -81,9 +82,9 @@ const OPERATIONS: [(u8, &str, &str); 12] = [
 /// Bytes of the file that trials read: each is its offset modulo 251.
 const SAMPLE: usize = 16 << 10;
 
-/// How long all trials together repeat a refusal for lack of memory. Rings count against RLIMIT_MEMLOCK, and the kernel
-/// releases the memory of a closed one up to 150 ms later.
-const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
+/// How often all trials together are repeated when memory is lacking, 5 ms apart. Rings count against RLIMIT_MEMLOCK, and the
+/// kernel releases the memory of a closed one up to 150 ms later: on a busy machine more, as the sleeps between attempts are.
+const ATTEMPTS: u32 = 40;
 
 /// What the trials found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,10 +104,10 @@ pub struct Found {
 /// How much memory the trial of registering asks for.
 pub const REGISTERED_AT_MOST: u64 = 16 << 20;
 
-/// Makes all trials, but none for which the kernel would kill this process.
-pub fn look() -> Found {
-    let until = Instant::now() + MEMORY_COMES_BACK;
-    let mut found = Found { kills: look::kills(), ..Found::default() };
+/// Makes all trials, but none if the kernel kills this process for one.
+pub fn look(kills: bool) -> Found {
+    let attempts = &AtomicU32::new(ATTEMPTS);
+    let mut found = Found { kills, ..Found::default() };
     if found.kills {
         let why = "tried: io_uring_setup in another process, which a seccomp filter killed (SIGSYS)";
         found.features.push(Feature::new("io_uring", Some(false), why.into()));
@@ -114,7 +115,7 @@ pub fn look() -> Found {
     }
     let without = "worker threads do all I/O with plain calls";
     let basic = Trial("io_uring", "io_uring_setup of two entries", "5.1", without);
-    let setup = patiently(until, || ring::try_setup(0));
+    let setup = patiently(attempts, || ring::try_setup(0));
     found.refused = setup.as_ref().err().and_then(io::Error::raw_os_error);
     found.features.push(basic.judge(setup));
     if found.refused.is_some_and(|errno| errno != libc::ENOMEM) {
@@ -122,23 +123,23 @@ pub fn look() -> Found {
     }
     for (flags, name, called, since, without) in SETUP {
         let tried = format!("a ring with IORING_SETUP_{called}");
-        let done = patiently(until, || ring::try_setup(flags));
+        let done = patiently(attempts, || ring::try_setup(flags));
         found.features.push(Trial(name, &tried, since, without).judge(done));
     }
-    if let (Ok(mut ring), Ok(file)) = (patiently(until, || TrialRing::new(8)), sample()) {
-        found.workers = workers(until);
+    if let (Ok(mut ring), Ok(file)) = (patiently(attempts, || TrialRing::new(8)), sample()) {
+        found.workers = workers(attempts);
         found.registered = registered(&ring);
         one_ring(&mut ring, &file, &mut found.features);
         // Without registered memory, sharing it can't be judged.
         if is_usable(&found.features, "registered_buffers") {
-            let done = patiently(until, || TrialRing::new(8));
+            let done = patiently(attempts, || TrialRing::new(8));
             let done = done.and_then(|other| other.clone_registrations(&ring));
             let tried = "registered memory shared with a second ring";
             let without = "every thread pins and pays for the same memory again";
             found.features.push(Trial("clone_buffers", tried, "6.12", without).judge(done));
         }
     }
-    let done = patiently(until, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10)));
+    let done = patiently(attempts, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10)));
     let done = done.and_then(|mut ring| read_back(&mut ring, &sample()?, Op::Read(4096, 0), 4096));
     let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
     let without = "every submission is a system call, as by default";
@@ -197,9 +198,9 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
 
 /// Returns the most kernel threads for one thread's rings, with as many entries as ringfile's. Asked on a new thread,
 /// because a thread's first ring decides.
-fn workers(until: Instant) -> Option<[u32; 2]> {
-    let ask = move || patiently(until, || TrialRing::new(256))?.worker_limits();
-    std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
+fn workers(attempts: &AtomicU32) -> Option<[u32; 2]> {
+    let ask = || patiently(attempts, || TrialRing::new(256))?.worker_limits();
+    std::thread::scope(|scope| std::thread::Builder::new().spawn_scoped(scope, ask).ok()?.join().ok()?.ok())
 }
 
 /// Returns the most that can be registered at once, from [`REGISTERED_AT_MOST`] down by halves.
@@ -246,10 +247,11 @@ fn sample() -> io::Result<File> {
 }
 
 /// Repeats a trial while memory is refused.
-fn patiently<T>(until: Instant, mut trial: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn patiently<T>(attempts: &AtomicU32, mut trial: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match trial() {
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && Instant::now() < until => {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && attempts.load(Relaxed) > 0 => {
+                attempts.fetch_sub(1, Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }
             done => return done,
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn every_feature_is_named_once() {
-        let found = look();
+        let found = look(false);
         let mut names: Vec<&str> = found.features.iter().map(|feature| feature.name.as_str()).collect();
         let all = names.len();
         names.sort_unstable();

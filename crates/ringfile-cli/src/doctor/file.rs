@@ -16,6 +16,7 @@ use super::durable::Durable;
 use super::flags::NonBlocking;
 use super::place::{self, Medium, Place};
 use super::route::Taken;
+use super::subjects::{Subjects, TRIED};
 use crate::error::{Failure, cant, errno_text, refuse};
 use crate::report::output;
 
@@ -25,7 +26,7 @@ pub struct FileFacts {
     /// As given.
     pub path: String,
     /// What it is; `null` if it did not answer.
-    pub kind: Option<Kind>,
+    pub kind: Option<PathKind>,
     /// Whether all facts were found in time.
     pub answered: bool,
     /// The stage that was reached, or the last one.
@@ -72,7 +73,7 @@ pub struct FileFacts {
 /// What PATH is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum PathKind {
     /// A regular file.
     File,
     /// A folder.
@@ -81,30 +82,14 @@ pub enum Kind {
     Device,
 }
 
-/// The files that trials use.
-#[derive(Debug, Default)]
-pub struct Subjects {
-    /// For reads: PATH itself; if that is a folder, the file for writes.
-    pub reads: Option<File>,
-    /// The same for direct I/O, or the error.
-    pub direct_reads: Option<io::Result<File>>,
-    /// For writes: a file without a name.
-    pub writes: Option<File>,
-    /// The same for direct I/O, or the error.
-    pub direct_writes: Option<io::Result<File>>,
-}
-
-/// Bytes in the file for writes, and the most that is read of a file.
-pub const TRIED: usize = 64 << 10;
-
-fn kind(path: &Path) -> Result<Kind, Failure> {
+fn kind(path: &Path) -> Result<PathKind, Failure> {
     let metadata = std::fs::metadata(path)
         .map_err(|error| cant("look at", path, &error, "name a file, folder or block device"))?;
     let file_type = metadata.file_type();
     match () {
-        () if file_type.is_file() => Ok(Kind::File),
-        () if file_type.is_dir() => Ok(Kind::Folder),
-        () if file_type.is_block_device() => Ok(Kind::Device),
+        () if file_type.is_file() => Ok(PathKind::File),
+        () if file_type.is_dir() => Ok(PathKind::Folder),
+        () if file_type.is_block_device() => Ok(PathKind::Device),
         () => refuse(path, "is a pipe, socket or character device: name a file, folder or block device"),
     }
 }
@@ -126,7 +111,7 @@ impl FileFacts {
             let upper = place::upper(mount).map(place::of);
             self.upper_filesystem = upper.and_then(|upper| upper.mount).map(|mount| mount.filesystem);
         }
-        if self.kind == Some(Kind::Device) {
+        if self.kind == Some(PathKind::Device) {
             // Its name is in a file system in memory, which says nothing about the device.
             (self.filesystem, self.medium, self.options) = (None, Medium::Disk, Vec::new());
             (self.mount_point, self.source) = (None, None);
@@ -141,26 +126,33 @@ impl FileFacts {
     /// Opens the files for the trials, and records what that shows. Refuses a file that this user may not read.
     pub fn open(&mut self, path: &Path) -> Result<Subjects, Failure> {
         let mut subjects = Subjects::default();
+        self.open_for_both(path, &mut subjects)?;
+        self.reads_tried.clone_from(&subjects.reads_tried);
+        self.writes_tried.clone_from(&subjects.writes_tried);
+        Ok(subjects)
+    }
+
+    fn open_for_both(&mut self, path: &Path, subjects: &mut Subjects) -> Result<(), Failure> {
         if self.medium == Medium::Kernel {
             // A read of such a file may wait forever, or consume data that another process wants.
             let why = "not tried: the kernel's own files hold no data";
-            (self.reads_tried, self.writes_tried) = (why.into(), why.into());
-            return Ok(subjects);
+            (subjects.reads_tried, subjects.writes_tried) = (why.into(), why.into());
+            return Ok(());
         }
-        if self.kind == Some(Kind::Device) {
-            self.writes_tried = "not tried: a device is never written to".into();
+        if self.kind == Some(PathKind::Device) {
+            subjects.writes_tried = "not tried: a device is never written to".into();
         } else {
-            self.open_for_writes(path, &mut subjects);
+            self.open_for_writes(path, subjects);
         }
-        if self.kind == Some(Kind::Folder) {
-            self.reads_tried.clone_from(&self.writes_tried);
+        if self.kind == Some(PathKind::Folder) {
+            subjects.reads_tried.clone_from(&subjects.writes_tried);
             subjects.reads = subjects.writes.as_ref().and_then(|file| file.try_clone().ok());
             self.note_attributes(path, None);
-            return Ok(subjects);
+            return Ok(());
         }
         match open_to_read(path, 0) {
             Ok(file) => {
-                self.reads_tried = format!("{}, read only", self.path);
+                subjects.reads_tried = format!("{}, read only", self.path);
                 self.size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok();
                 self.note_attributes(path, Some(&file));
                 subjects.direct_reads = Some(open_to_read(path, libc::O_DIRECT));
@@ -170,34 +162,35 @@ impl FileFacts {
                 return Err(cant("open", path, &error, "run it as a user who may read it"));
             }
             Err(error) => {
-                self.reads_tried = format!("not tried: can't open {}: {}", self.path, errno_text(&error))
+                subjects.reads_tried = format!("not tried: can't open {}: {}", self.path, errno_text(&error))
             }
         }
-        Ok(subjects)
+        Ok(())
     }
 
-    fn open_for_writes(&mut self, path: &Path, subjects: &mut Subjects) {
+    fn open_for_writes(&self, path: &Path, subjects: &mut Subjects) {
         let folder = match self.kind {
-            Some(Kind::Folder) => path.to_path_buf(),
+            Some(PathKind::Folder) => path.to_path_buf(),
             _ => folder_of(path),
         };
         let made = without_name(&folder, 0);
         match made {
             // A file that is a mount point itself is in another file system than its folder.
             Ok(file) if !same_device(&file, path) => {
-                self.writes_tried = format!("not tried: {} is another file system", folder.display());
+                subjects.writes_tried = format!("not tried: {} is another file system", folder.display());
             }
             Ok(file) if file.write_all_at(&[7; TRIED], 0).is_err() => {
-                self.writes_tried = format!("not tried: {} has no room for {TRIED} bytes", folder.display());
+                subjects.writes_tried =
+                    format!("not tried: {} has no room for {TRIED} bytes", folder.display());
             }
             Ok(file) => {
-                self.writes_tried = format!("a file without a name in {}", folder.display());
+                subjects.writes_tried = format!("a file without a name in {}", folder.display());
                 subjects.direct_writes = Some(without_name(&folder, libc::O_DIRECT));
                 subjects.writes = Some(file);
             }
             Err(error) => {
                 let (folder, error) = (folder.display(), errno_text(&error));
-                self.writes_tried =
+                subjects.writes_tried =
                     format!("not tried: {folder} takes no file without a name (O_TMPFILE): {error}");
             }
         }

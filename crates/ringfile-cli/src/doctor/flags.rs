@@ -8,8 +8,9 @@ use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use serde::{Deserialize, Serialize};
 
 use super::direct;
+use super::direct::Direct;
 use super::features::{Feature, meaning};
-use super::file::{FileFacts, Subjects};
+use super::subjects::Subjects;
 use crate::memory::zeroed;
 use crate::sys::ring::{Op, TrialRing};
 
@@ -72,12 +73,16 @@ fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usiz
     }
 }
 
-/// Returns the flags as features, each with the result on this file. `has_poll_queues` is what the device below
+/// Returns the flags as features, each with the result on this file, given what was found without and with direct I/O. `has_poll_queues` is what the device below
 /// reports.
-pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Vec<Feature> {
+pub fn features(
+    subjects: &Subjects,
+    told: &NonBlocking,
+    direct: Option<&Direct>,
+    has_poll_queues: Option<bool>,
+) -> Vec<Feature> {
     let handed = "io_uring hands each to a kernel thread";
-    let told = &facts.nonblocking;
-    let (reads, writes) = (&facts.reads_tried, &facts.writes_tried);
+    let (reads, writes) = (&subjects.reads_tried, &subjects.writes_tried);
     let dsync = subjects.writes.as_ref().map(|file| transfer(file, true, ReadWriteFlags::DSYNC).is_ok());
     let uncached = subjects.reads.as_ref().map(|file| transfer(file, false, DONTCACHE).is_ok());
     let all = [
@@ -104,21 +109,21 @@ pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<
         };
         Feature::new(name, usable, why)
     });
-    tried.into_iter().chain([polled(subjects, facts, has_poll_queues)]).collect()
+    tried.into_iter().chain([polled(subjects, direct, has_poll_queues)]).collect()
 }
 
 /// Tries a direct read whose completion is polled from the device. Success alone says little: older kernels (such as
 /// 5.10) accept a polled read without poll queues too, and complete it by interrupt.
-fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Feature {
+fn polled(subjects: &Subjects, facts: Option<&Direct>, has_poll_queues: Option<bool>) -> Feature {
     let feature = |usable, why| Feature::new("iopoll", usable, why);
-    let usable = facts.direct.as_ref().is_some_and(|direct| direct.usable);
+    let usable = facts.is_some_and(|direct| direct.usable);
     let Some(file) = subjects.direct(false).filter(|_| usable) else {
         return feature(None, "a polled read needs direct I/O, which is not available here".into());
     };
-    let block = direct::block(facts.direct.as_ref().and_then(|direct| direct.offset_alignment)) as u32;
+    let block = direct::block(facts.and_then(|direct| direct.offset_alignment)) as u32;
     let done = TrialRing::built(8, IoUring::builder().setup_iopoll())
         .and_then(|mut ring| ring.run(file, &[Op::Read(block, 0)]));
-    let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", facts.reads_tried);
+    let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", subjects.reads_tried);
     let by_interrupt = match done.as_ref().map(|results| results[0]) {
         Err(error) => return feature(None, format!("{tried}: {}", meaning(error, "5.1"))),
         Ok(count) if count >= 0 && has_poll_queues == Some(false) => {

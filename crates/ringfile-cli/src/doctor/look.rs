@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device::{self, Device};
 use super::features::Feature;
-use super::file::{FileFacts, Kind};
+use super::file::{FileFacts, PathKind};
 use super::{direct, durable, flags, place, process, route};
 use crate::error::{Failure, usage};
 use crate::report::output;
@@ -92,9 +92,9 @@ pub fn kills() -> bool {
 pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
     let mut command = again(if instead.is_none() { part::LOOK } else { part::LOOK_WITHOUT_RINGS });
     if let Some(backend) = instead
-        && std::env::var_os("RINGFILE_BACKEND").is_none_or(|own| own != "workers")
+        && std::env::var_os("RINGFILE_DISABLE").is_none_or(|own| own != "io_uring,aio")
     {
-        command.env("RINGFILE_BACKEND", backend);
+        command.env("RINGFILE_DISABLE", backend);
     }
     command.arg(path);
     let until = Instant::now() + ANSWER;
@@ -166,13 +166,14 @@ fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure>
     stage(&mut known, "non-blocking I/O");
     known.file.nonblocking = flags::nonblocking(&subjects);
     let has_poll_queues = known.device.as_ref().and_then(|device| device.queue.polling);
-    known.features = flags::features(&subjects, &known.file, has_poll_queues);
+    known.features =
+        flags::features(&subjects, &known.file.nonblocking, known.file.direct.as_ref(), has_poll_queues);
     stage(&mut known, "I/O of the library");
-    known.file.routes = route::look(&subjects, &known.file);
+    known.file.routes = route::look(&subjects, known.file.direct.as_ref());
     stage(&mut known, "durable writes");
     known.file.durable = durable::look(&subjects);
     stage(&mut known, "pieces of the file");
-    let file = subjects.reads.as_ref().filter(|_| known.file.kind == Some(Kind::File));
+    let file = subjects.reads.as_ref().filter(|_| known.file.kind == Some(PathKind::File));
     known.file.extents = file.and_then(sys::extents);
     known.file.answered = true;
     stage(&mut known, "done");
@@ -189,7 +190,7 @@ mod tests {
         let mut stages = Vec::new();
         each_stage(folder.path(), &mut |known| stages.push(known.clone())).expect("it is there");
         let Looked { file, features, .. } = stages.last().expect("it was reported");
-        assert!(file.answered && file.kind == Some(Kind::Folder), "{stages:?}");
+        assert!(file.answered && file.kind == Some(PathKind::Folder), "{stages:?}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
         assert!(features.iter().any(|feature| feature.name == "rwf_dsync"));
     }

@@ -13,45 +13,19 @@ mod flags;
 mod look;
 mod place;
 mod process;
+mod report;
 mod route;
+mod subjects;
 mod text;
 
 pub use look::{LOOKER, run_looker};
-
-use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::error::Failure;
 use crate::report::output;
 use crate::{machine, terminal};
 
-use device::Device;
-use features::Feature;
-use file::FileFacts;
-use findings::Finding;
-use process::Process;
-
-/// The version of the JSON's form. New fields keep it; changes of existing ones raise it.
-const SCHEMA: u32 = 1;
-
-/// The whole report: the JSON's outermost object.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
-    /// The form of this JSON: 1.
-    pub schema: u32,
-    /// The release of the running kernel.
-    pub kernel: Option<String>,
-    /// Parts of io_uring, and flags of reads and writes, each tried.
-    pub features: Vec<Feature>,
-    /// What this process may do.
-    pub process: Process,
-    /// PATH and its file system.
-    pub file: FileFacts,
-    /// The block device below; `null` if there is none, or it is unknown.
-    pub device: Option<Device>,
-    /// The conclusions, most costly first.
-    pub findings: Vec<Finding>,
-}
+use report::{Report, SCHEMA};
 
 /// Carries out the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
@@ -66,12 +40,12 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
 }
 
 fn gather(args: &DoctorArgs) -> Result<Report, Failure> {
-    let found = features::look();
+    let found = features::look(look::kills());
     let process = process::look(&found);
     let instead = match found.refused {
         // A filter that kills a program for io_uring may do so for AIO.
-        _ if found.kills => Some("workers"),
-        Some(_) => Some("aio"),
+        _ if found.kills => Some("io_uring,aio"),
+        Some(_) => Some("io_uring"),
         None => None,
     };
     let looked = look::look(&args.path, instead)?;

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::sys::stat::{major, minor};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::testfile::mounts::{self, Mount};
@@ -95,7 +95,7 @@ fn below(mount: &Mount, deepest: usize) -> Option<String> {
     }
     let device =
         mount.source.starts_with("/dev/").then(|| std::fs::metadata(&mount.source).ok()).flatten()?;
-    (device.rdev() != 0).then(|| pair(major(device.rdev()) as u32, minor(device.rdev()) as u32))
+    (device.rdev() != 0).then(|| pair(major(device.rdev()), minor(device.rdev())))
 }
 
 /// Returns the folder where an overlay keeps written data; `None` if it was mounted with a relative path, which no

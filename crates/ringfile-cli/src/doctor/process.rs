@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::features::{Found, REGISTERED_AT_MOST};
@@ -48,9 +48,11 @@ pub struct Process {
     /// Limits of its control groups.
     pub cgroup: Cgroup,
     /// Memory of the machine.
-    pub memory: Memory,
-    /// What `RINGFILE_BACKEND` in the environment says.
+    pub memory: MachineMemory,
+    /// What `RINGFILE_DISABLE` in the environment says.
     pub backend: Option<String>,
+    /// What is wrong with other `RINGFILE_…` variables of the environment.
+    pub wrong_variables: Vec<String>,
 }
 
 /// The result of a trial of Linux AIO, and the limit of the whole system.
@@ -110,7 +112,7 @@ pub struct IoLimit {
 
 /// Memory of the machine, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MachineMemory {
     /// All of it.
     pub total: Option<u64>,
     /// Memory that is available without swapping.
@@ -134,7 +136,7 @@ pub fn look(found: &Found) -> Process {
         cpus: machine::cpus(),
         virtual_machine: flags.map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
         memlock: Memlock {
-            limit: limit(Resource::RLIMIT_MEMLOCK),
+            limit: limit(Resource::Memlock),
             applies: unlocked.map(|unlocked| !unlocked),
             registered: found.registered,
             tried: REGISTERED_AT_MOST,
@@ -151,12 +153,13 @@ pub fn look(found: &Found) -> Process {
         seccomp: machine::field(&status, "Seccomp").map(|mode| seccomp(mode).to_string()),
         no_new_privs: machine::field(&status, "NoNewPrivs").map(|value| value == "1"),
         container: container(),
-        open_files: limit(Resource::RLIMIT_NOFILE),
-        processes: limit(Resource::RLIMIT_NPROC),
+        open_files: limit(Resource::Nofile),
+        processes: limit(Resource::Nproc),
         io_workers: found.workers,
         cgroup: cgroup(),
         memory: memory(&text("/proc/meminfo").unwrap_or_default()),
-        backend: std::env::var("RINGFILE_BACKEND").ok(),
+        backend: std::env::var("RINGFILE_DISABLE").ok().filter(|backend| !backend.is_empty()),
+        wrong_variables: ringfile::Config::wrong_variables(),
     }
 }
 
@@ -184,10 +187,8 @@ fn seccomp(mode: &str) -> &str {
 }
 
 fn limit(resource: Resource) -> Limit {
-    let finite = |value| (value != RLIM_INFINITY).then_some(value);
-    getrlimit(resource)
-        .map(|(soft, hard)| Limit { soft: finite(soft), hard: finite(hard) })
-        .unwrap_or_default()
+    let limits = getrlimit(resource);
+    Limit { soft: limits.current, hard: limits.maximum }
 }
 
 fn container() -> Option<String> {
@@ -211,9 +212,9 @@ fn container_of_groups(groups: &str) -> Option<String> {
         .map(|word| format!("its control group is one of {}", word.trim_start_matches('/')))
 }
 
-fn memory(meminfo: &str) -> Memory {
+fn memory(meminfo: &str) -> MachineMemory {
     let bytes = |name| machine::bytes(meminfo, name);
-    Memory {
+    MachineMemory {
         total: bytes("MemTotal"),
         available: bytes("MemAvailable"),
         swap_total: bytes("SwapTotal"),

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::RouteOps;
 
-use super::file::{FileFacts, Subjects, TRIED};
+use super::direct::Direct;
+use super::subjects::{Subjects, TRIED};
 
 /// A few operations of one kind, and the routes they took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,9 +25,8 @@ pub struct Taken {
 const BLOCK: usize = 4096;
 
 /// Does the operations; kinds without a file are left out.
-pub fn look(subjects: &Subjects, facts: &FileFacts) -> Vec<Taken> {
-    let direct =
-        facts.direct.as_ref().filter(|direct| direct.usable && direct.offset_alignment <= Some(BLOCK as u32));
+pub fn look(subjects: &Subjects, direct: Option<&Direct>) -> Vec<Taken> {
+    let direct = direct.filter(|direct| direct.usable && direct.offset_alignment <= Some(BLOCK as u32));
     let all = [
         ("buffered reads", subjects.reads.as_ref(), false),
         ("buffered writes", subjects.writes.as_ref(), true),

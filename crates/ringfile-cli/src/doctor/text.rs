@@ -6,10 +6,11 @@
 use console::{Style, style};
 
 use super::Report;
-use super::device::{Device, Kind};
+use super::device::{Device, DeviceKind};
 use super::features::Feature;
-use super::findings::{Finding, Severity, time};
+use super::findings::time;
 use super::process::{Limit, Process};
+use super::report::{Finding, Severity};
 use crate::error::one_line;
 use crate::model::by;
 use crate::numbers::counted;
@@ -313,7 +314,7 @@ fn devices(report: &Report) -> Vec<(&'static str, String)> {
     let mut facts: Vec<(&'static str, String)> = Vec::new();
     for (index, device) in top.stack().into_iter().enumerate() {
         facts.push((if index == 0 { "below the file" } else { "below that" }, layer(device)));
-        if device.kind != Kind::Partition {
+        if device.kind != DeviceKind::Partition {
             facts.push(("queue", queue(device)));
         }
     }
@@ -322,19 +323,19 @@ fn devices(report: &Report) -> Vec<(&'static str, String)> {
 
 fn layer(device: &Device) -> String {
     let kind = match device.kind {
-        Kind::Disk => "a disk".into(),
-        Kind::Partition => "a partition".into(),
-        Kind::Loop => {
+        DeviceKind::Disk => "a disk".into(),
+        DeviceKind::Partition => "a partition".into(),
+        DeviceKind::Loop => {
             let path = device.backing.as_ref().map_or("nothing", |backing| backing.path.as_str());
             format!("a loop device over {path}")
         }
-        Kind::Md => "software RAID".into(),
-        Kind::Dm => "device mapper".into(),
-        Kind::Crypt => "encrypted (dm-crypt)".into(),
-        Kind::Lvm => "a logical volume".into(),
-        Kind::Zram => "compressed memory".into(),
-        Kind::Ram => "memory".into(),
-        Kind::Network => "on another machine".into(),
+        DeviceKind::Md => "software RAID".into(),
+        DeviceKind::Dm => "device mapper".into(),
+        DeviceKind::Crypt => "encrypted (dm-crypt)".into(),
+        DeviceKind::Lvm => "a logical volume".into(),
+        DeviceKind::Zram => "compressed memory".into(),
+        DeviceKind::Ram => "memory".into(),
+        DeviceKind::Network => "on another machine".into(),
     };
     let size = device.size.map(|size| Bytes(size).to_string());
     let all = [Some(kind), device.bus.clone(), device.model.clone(), size];

@@ -8,21 +8,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
+use ringfile::{AnyBuffer, Batch, Buffer, Completion, File, Pool};
 
+use super::bench::Bench;
+use super::outcome::{Counted, Outcome, whole};
 use super::ringfile::{open_for, pool};
-use super::window::{self, Measured, Until, Window};
-use super::{Bench, Counted, EnterSizes, Outcome, join_all};
+use super::window::{self, MeasuredWindow, Until, Window, join_all};
 use crate::error::{Failure, library};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
+use crate::model::EnterSizes;
 
 /// Carries out a job with a plain thread for each batch in flight.
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     let count = job.setup.numjobs * job.batches_in_flight();
     let (measured, threads) = Window::run_threads((job, bench, tick), "ringfile", count, |number, member| {
-        let mut reader = Reader::new(job, number, &file, &pool, member.window());
+        let mut reader = BatchReader::new(job, number, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
@@ -37,7 +39,7 @@ pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.setup.numjobs).build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let count = job.setup.numjobs * job.batches_in_flight();
-        let new = |number| (Reader::new(job, number, &file, &pool, window), Recorder::new());
+        let new = |number| (BatchReader::new(job, number, &file, &pool, window), Recorder::new());
         let readers = (0..count).map(new).collect();
         let mut readers = runtime.block_on(await_all(readers, &member.ready()));
         readers.iter_mut().for_each(|(_, recorder)| *recorder = Recorder::new());
@@ -48,14 +50,15 @@ pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
     Ok(outcome(measured, threads.into_iter().flatten().flatten().collect()))
 }
 
-async fn await_all(readers: Vec<(Reader, Recorder)>, until: &Until) -> Vec<(Reader, Recorder)> {
-    let spawn =
-        |(reader, recorder): (Reader, Recorder)| tokio::spawn(reader.await_batches(recorder, until.clone()));
+async fn await_all(readers: Vec<(BatchReader, Recorder)>, until: &Until) -> Vec<(BatchReader, Recorder)> {
+    let spawn = |(reader, recorder): (BatchReader, Recorder)| {
+        tokio::spawn(reader.await_batches(recorder, until.clone()))
+    };
     join_all(readers.into_iter().map(spawn).collect()).await
 }
 
 /// Returns the outcome of threads whose operations the library counted for the process.
-pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
+pub fn outcome(measured: MeasuredWindow, threads: Vec<(Recorder, Instant)>) -> Outcome {
     let (counted, enter_sizes) = (Counted::of(&measured.counted), EnterSizes::of(&measured.counted));
     let outcome = Outcome::of_threads(measured, threads);
     Outcome { counted: Some(counted), enter_sizes: Some(enter_sizes), ..outcome }
@@ -70,11 +73,11 @@ pub fn read_whole(
 ) -> Result<(), Failure> {
     let path = file.path().unwrap_or_else(|| Path::new(""));
     let moved = moved.map_err(|error| library(&error));
-    super::whole(Operation { offset, write: false }, moved, block, path)
+    whole(Operation { offset, write: false }, moved, block, path)
 }
 
 /// A thread or task with one batch in flight.
-struct Reader {
+struct BatchReader {
     file: File,
     block: usize,
     reads: Task,
@@ -85,15 +88,15 @@ struct Reader {
     last: Instant,
 }
 
-impl Reader {
-    fn new(job: &Job, number: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> Reader {
+impl BatchReader {
+    fn new(job: &Job, number: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> BatchReader {
         let block = job.setup.block as usize;
         let buffers = (0..job.batch_size()).map(|_| pool.get(block)).collect::<Result<_, _>>();
         let buffers = buffers.unwrap_or_else(|error| {
             window.fail(library(&error.into()));
             Vec::new()
         });
-        Reader {
+        BatchReader {
             file: file.clone(),
             block,
             reads: job.reads(number, window.share(number / job.batches_in_flight())),
@@ -115,7 +118,7 @@ impl Reader {
         self.last
     }
 
-    async fn await_batches(mut self, mut recorder: Recorder, until: Until) -> (Reader, Recorder) {
+    async fn await_batches(mut self, mut recorder: Recorder, until: Until) -> (BatchReader, Recorder) {
         self.last = Instant::now();
         let mut over = until.stopped();
         while !over && let Some(batch) = self.next_batch() {
@@ -130,7 +133,7 @@ impl Reader {
     fn next_batch(&mut self) -> Option<Batch> {
         self.reads.take(self.buffers.len(), &mut self.asked);
         let count = self.asked.len();
-        let mut batch = Batch::with_capacity(count).in_flight(count);
+        let mut batch = Batch::with_capacity(count).depth(count);
         let rest = self.buffers.len() - count;
         for (buffer, &offset) in self.buffers.drain(rest..).zip(&self.asked) {
             batch.add(self.file.read_at(buffer, offset));
@@ -139,7 +142,7 @@ impl Reader {
     }
 
     /// Records the results, and keeps the buffers for the next batch.
-    fn finish(&mut self, results: Vec<Done>, recorder: &mut Recorder) {
+    fn finish(&mut self, results: Vec<Completion>, recorder: &mut Recorder) {
         let began = std::mem::replace(&mut self.last, Instant::now());
         let mut whole = 0;
         for (done, &offset) in results.into_iter().zip(&self.asked) {

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use io_uring::IoUring;
 
+use super::bench::Bench;
 use super::hand_ring::{self, HandRing};
+use super::outcome::Outcome;
 use super::pread;
 use super::window::{self, Member, Until, Window};
-use super::{Bench, Outcome};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -25,7 +26,7 @@ const ENTRIES: u32 = 256;
 
 /// How the rings are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RingUse {
     /// Submits all reads without waiting, then waits for them one by one.
     SubmitOnly,
     /// Submits half of the reads one by one on one ring, submits the other half on another ring and waits for it, then
@@ -34,7 +35,7 @@ pub enum Way {
 }
 
 /// Carries out a job; each thread reads one batch after the other.
-pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
+pub fn run(way: RingUse, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench)?;
     let count = job.setup.numjobs;
     let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
@@ -49,7 +50,7 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
         Some(failure) if measured.errors > 0 && threads.iter().all(|(seen, _)| seen.count() == 0) => {
             Err(failure)
         }
-        failure => Ok(Outcome::of_threads(window::Measured { failure, ..measured }, threads)),
+        failure => Ok(Outcome::of_threads(window::MeasuredWindow { failure, ..measured }, threads)),
     }
 }
 
@@ -59,14 +60,14 @@ struct Worker<'a> {
     reads: Task,
     /// The offsets of the batch in flight.
     asked: Vec<u64>,
-    way: Way,
+    way: RingUse,
     blocking: Reads<'a>,
-    /// The second ring of [`Way::TwoRings`].
+    /// The second ring of [`RingUse::TwoRings`].
     asynchronous: Option<Reads<'a>>,
 }
 
 fn work(
-    way: Way,
+    way: RingUse,
     job: &Job,
     (thread, member): (usize, &Member),
     file: &File,
@@ -75,7 +76,7 @@ fn work(
     let make = || hand_ring::make_ring(None, ENTRIES);
     let failed = |error| hand_ring::failed("setting up", &error);
     let mut blocking = make().map_err(failed)?;
-    let mut asynchronous = (way == Way::TwoRings).then(make).transpose().map_err(failed)?;
+    let mut asynchronous = (way == RingUse::TwoRings).then(make).transpose().map_err(failed)?;
     let (window, batch) = (member.window(), job.batch_size());
     let reads = |ring| Reads::new(ring, file, path, job.setup.block as usize, batch.min(ENTRIES as usize));
     let mut worker = Worker {
@@ -113,11 +114,11 @@ impl Worker<'_> {
 
     fn read_batch(&mut self) -> Result<(), Failure> {
         match (self.way, &mut self.asynchronous) {
-            (Way::TwoRings, Some(asynchronous)) => {
+            (RingUse::TwoRings, Some(asynchronous)) => {
                 let mut parts = self.asked.chunks(2 * ENTRIES as usize);
                 parts.try_for_each(|part| both(asynchronous, &mut self.blocking, part))
             }
-            (Way::SubmitOnly | Way::TwoRings, _) => {
+            (RingUse::SubmitOnly | RingUse::TwoRings, _) => {
                 let mut parts = self.asked.chunks(ENTRIES as usize);
                 parts.try_for_each(|part| {
                     part.iter().try_for_each(|&offset| self.blocking.queue(offset))?;

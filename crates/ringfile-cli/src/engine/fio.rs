@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Bench, Engine, Outcome};
+use super::bench::{Bench, Fio};
+use super::outcome::Outcome;
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Latency;
-use crate::model::{Access, Buffers};
+use crate::model::{Access, Buffers, Engine};
 use crate::share::part_of;
 use crate::sys;
 use crate::testfile::identity::Identity;
@@ -35,66 +36,41 @@ const POLL: Duration = Duration::from_millis(20);
 /// The most operations that fio can have in flight: its ring has an entry for each, and the kernel makes no larger one.
 pub const MOST_IN_FLIGHT: usize = 32768;
 
-/// An installed fio that works.
-#[derive(Debug)]
-pub struct Fio {
-    /// The version that fio reports.
-    pub version: String,
-}
-
-impl Fio {
-    /// Looks for fio; `Ok(None)` if it is not installed.
-    pub fn find() -> Result<Option<Fio>, Failure> {
-        match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
-            Ok(output) if output.status.success() => {
-                let said = String::from_utf8_lossy(&output.stdout);
-                let version = said.trim().lines().next().unwrap_or("fio of no version").trim().to_string();
-                Ok(Some(Fio { version }))
-            }
-            Ok(output) => Err(Failure::Io(format!("fio --version failed: {}", output.status))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Failure::Io(format!("fio can't be run: {}", errno_text(&error)))),
-        }
-    }
-
-    /// Carries out a job.
-    pub fn run(
-        &self,
-        engine: Engine,
-        job: &Job,
-        bench: &Bench<'_>,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Outcome, Failure> {
-        // fio opens the file a moment later.
-        bench.identity.check(Identity::at(bench.path)?, bench.path)?;
-        let mut arguments = common_arguments(bench.path);
-        let job_arguments =
-            if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };
-        arguments.extend(job_arguments.into_iter().map(OsString::from));
-        arguments.extend(sections(job).into_iter().map(OsString::from));
-        let (stats, cpu) = execute(&self.version, &arguments, bench.interrupt, tick)?;
-        // The middle of fio's histogram bins, which may lie beyond the longest.
-        let percentile =
-            |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
-        Ok(Outcome {
-            ops: stats.total_ios,
-            duration: Duration::from_millis(stats.runtime.max(1)),
-            latency: (stats.total_ios > 0).then(|| Latency {
-                mean: stats.lat_ns.mean as u64,
-                stddev: stats.lat_ns.stddev as u64,
-                min: stats.lat_ns.min,
-                p50: percentile("50.000000"),
-                p90: percentile("90.000000"),
-                p95: percentile("95.000000"),
-                p99: percentile("99.000000"),
-                p999: percentile("99.900000"),
-                p9999: percentile("99.990000"),
-                max: stats.lat_ns.max,
-            }),
-            cpu,
-            ..Outcome::default()
-        })
-    }
+/// Carries out a job.
+pub fn run(
+    fio: &Fio,
+    engine: Engine,
+    job: &Job,
+    bench: &Bench<'_>,
+    tick: &mut dyn FnMut(),
+) -> Result<Outcome, Failure> {
+    // fio opens the file a moment later.
+    bench.identity.check(Identity::at(bench.path)?, bench.path)?;
+    let mut arguments = common_arguments(bench.path);
+    let job_arguments = if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };
+    arguments.extend(job_arguments.into_iter().map(OsString::from));
+    arguments.extend(sections(job).into_iter().map(OsString::from));
+    let (stats, cpu) = execute(&fio.version, &arguments, bench.interrupt, tick)?;
+    // The middle of fio's histogram bins, which may lie beyond the longest.
+    let percentile = |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
+    Ok(Outcome {
+        ops: stats.total_ios,
+        duration: Duration::from_millis(stats.runtime.max(1)),
+        latency: (stats.total_ios > 0).then(|| Latency {
+            mean: stats.lat_ns.mean as u64,
+            stddev: stats.lat_ns.stddev as u64,
+            min: stats.lat_ns.min,
+            p50: percentile("50.000000"),
+            p90: percentile("90.000000"),
+            p95: percentile("95.000000"),
+            p99: percentile("99.000000"),
+            p999: percentile("99.900000"),
+            p9999: percentile("99.990000"),
+            max: stats.lat_ns.max,
+        }),
+        cpu,
+        ..Outcome::default()
+    })
 }
 
 /// Returns the options that differ from job to job, as one line for the notes.
@@ -174,8 +150,6 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             "--iodepth_batch_complete_min=1".into(),
             format!("--iodepth_batch_complete_max={}", job.setup.iodepth),
         ]);
-    } else {
-        arguments.extend(job.settings.of_fio().map(|option| format!("--{option}")));
     }
     if job.setup.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
@@ -327,7 +301,6 @@ fn parse(text: &str, status: ExitStatus) -> Result<Stats, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::BatchSettings;
     use crate::model::{Rw, Setup};
     use std::os::unix::process::ExitStatusExt;
 
@@ -401,16 +374,6 @@ mod tests {
             "--name=ringfile-0 --numjobs=1 --size=413696 --io_size=12288 \
              --name=ringfile-1 --numjobs=2 --size=413696 --io_size=8192"
         );
-    }
-
-    #[test]
-    fn the_settings_of_batches_are_passed_on() {
-        let plain = job(Rw::RandRead, 1, Buffers::Normal);
-        let settings = BatchSettings { submit: Some(4), complete: Some(3), low: Some(8) };
-        let set = arguments(Engine::Fio, &Job { settings, ..plain.clone() });
-        assert_has(&set, &["--iodepth_batch_submit=4", "--iodepth_batch_complete_min=3", "--iodepth_low=8"]);
-        let plain = arguments(Engine::Fio, &plain);
-        assert!(!plain.iter().any(|argument| argument.contains("iodepth_")), "{plain:?}");
     }
 
     #[test]

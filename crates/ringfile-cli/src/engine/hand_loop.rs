@@ -7,13 +7,16 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
+use super::bench::Bench;
 use super::hand_ring::{self, HandRing};
+use super::outcome::{Counted, Counts, Outcome};
+use super::pread;
 use super::window::{Member, Until, Window};
-use super::{Bench, Counted, Counts, Outcome, RouteOps, pread};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::memory::zeroed;
+use crate::model::RouteOps;
 
 /// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {

@@ -14,6 +14,7 @@ use bytes::BytesMut;
 use io_uring::squeue::{self, PushError};
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, opcode, types};
 
+use super::outcome::whole;
 use crate::error::{Failure, errno_text, io_at};
 use crate::job::Operation;
 use crate::model::{Buffers, RingFlags};
@@ -247,7 +248,7 @@ fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result
 /// Returns an error unless the kernel moved the whole block.
 pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
     let failed = |_| io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result));
-    super::whole(operation, usize::try_from(result).map_err(failed), block, path)
+    whole(operation, usize::try_from(result).map_err(failed), block, path)
 }
 
 /// Returns the failure of a hand-driven ring.
@@ -281,7 +282,7 @@ mod tests {
             Err(io::Error::from_raw_os_error(libc::EPERM))
         });
         assert_eq!((refused.map_err(|error| error.raw_os_error()), tries), (Err(Some(libc::EPERM)), 1));
-        if let (Ok(ring), Ok(features)) = (make_ring(None, 8), ringfile::ring_features()) {
+        if let (Ok(ring), Ok(features)) = (make_ring(None, 8), ringfile::metrics::ring_features()) {
             let knows = features.iter().any(|name| name == "single_issuer");
             assert_eq!(ring.params().is_setup_single_issuer(), knows);
         }

@@ -13,7 +13,7 @@ use crate::job::{Job, Operation, Task};
 pub type Done<M> = (Result<usize, Error>, M);
 
 /// Memory that operations move to and from.
-pub trait Memory: Sized + 'static {
+pub trait OperationMemory: Sized + 'static {
     /// Gets memory with random contents.
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure>;
 
@@ -29,7 +29,7 @@ pub trait Memory: Sized + 'static {
     fn whole(&mut self) -> Option<&mut [u8]>;
 }
 
-impl Memory for Buffer {
+impl OperationMemory for Buffer {
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
         let block = job.setup.block as usize;
         let mut buffer = pool.get(block).map_err(|error| library(&error.into()))?;
@@ -52,7 +52,7 @@ impl Memory for Buffer {
     }
 }
 
-impl Memory for Vec<Buffer> {
+impl OperationMemory for Vec<Buffer> {
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
         let mut rest = Buffer::get(pool, job, task)?;
         let part = job.setup.block as usize / job.parts;
@@ -92,7 +92,7 @@ impl Scattered {
     }
 }
 
-impl Memory for Scattered {
+impl OperationMemory for Scattered {
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure> {
         let mut all = Scattered::get_all(pool, job, std::slice::from_mut(task))?;
         Ok(all.remove(0))
@@ -139,7 +139,12 @@ fn apart<M>(done: BufResult<M>, length: impl Fn(&M) -> usize) -> Done<M> {
 }
 
 /// Returns the memory of each of a thread's tasks. Ends the run if there is not enough.
-pub fn of_tasks<M: Memory>(job: &Job, thread: usize, pool: &Pool, window: &Window) -> Vec<(Task, M)> {
+pub fn of_tasks<M: OperationMemory>(
+    job: &Job,
+    thread: usize,
+    pool: &Pool,
+    window: &Window,
+) -> Vec<(Task, M)> {
     let mut tasks = job.tasks(thread, window.share(thread));
     let got = M::get_all(pool, job, &mut tasks);
     got.map(|memory| tasks.into_iter().zip(memory).collect()).unwrap_or_else(|failure| {
@@ -155,7 +160,6 @@ mod tests {
     use super::super::ringfile::pool;
     use super::*;
     use crate::model::{Buffers, Rw};
-    use crate::share::Share;
 
     #[test]
     fn scattered_operations_use_all_of_one_large_buffer() {
@@ -163,7 +167,7 @@ mod tests {
         // Few places, so that they are quickly filled.
         (job.setup.buffers, job.setup.block) = (Buffers::Scattered, 1 << 20);
         let pool = pool(&job).expect("a pool");
-        let share = std::sync::Arc::new(Share::of_job(&job).remove(0));
+        let share = std::sync::Arc::new(job.shares().remove(0));
         let mut tasks = job.tasks(0, &share);
         let memory = Scattered::get_all(&pool, &job, &mut tasks).expect("memory");
         assert_eq!(
@@ -173,7 +177,7 @@ mod tests {
         );
         let data = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(data.path(), vec![7; 1 << 20]).expect("written");
-        let file = ringfile::OpenOptions::new().read(true).open(data.path()).expect("opened");
+        let file = ringfile::OpenOptions::new().read(true).open_blocking(data.path()).expect("opened");
         let all = memory.iter().flat_map(|memory| &memory.places).map(|place| place.as_ptr() as usize);
         let all: BTreeSet<usize> = all.collect();
         let (first, last) = (all.first().expect("places"), all.last().expect("places"));

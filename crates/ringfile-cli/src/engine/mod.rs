@@ -3,225 +3,27 @@
 //! Every engine gets the same [`Job`] and file, and returns the same [`Outcome`]; only this folder knows how one works.
 
 mod batches;
+mod bench;
 mod by_hand;
 pub mod fio;
 pub mod hand_loop;
 pub mod hand_ring;
 pub mod memory;
+mod outcome;
 mod pread;
 mod queue;
 pub mod ringfile;
 pub mod window;
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+pub use bench::{Bench, Fio};
+pub use outcome::{Counted, Outcome, rated};
+pub use window::raise;
 
-use serde::{Deserialize, Serialize};
+use crate::error::Failure;
+use crate::job::Job;
+use crate::model::Engine;
 
-use crate::error::{Failure, short};
-use crate::interrupt::Interrupt;
-use crate::job::{Job, Operation};
-use crate::latency::{Latency, Recorder};
-use crate::model::{Engine, EnterSizes, Role, RouteOps, Run, Setup};
-use crate::sys;
-use crate::testfile::identity::Identity;
-use crate::whole::Whole;
-
-use by_hand::Way;
-
-/// The result of one job; worker processes send it as JSON.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Operations within the window.
-    pub ops: u64,
-    /// Operations that failed.
-    pub errors: u64,
-    /// Length of the window, from the first submission to the last completion.
-    pub duration: Duration,
-    /// Latency of the operations; `None` if there were none.
-    pub latency: Option<Latency>,
-    /// CPU time within the window, kernel workers included.
-    pub cpu: Option<Duration>,
-    /// What the process used within the window, if the engine runs in it.
-    pub usage: Option<sys::Usage>,
-    /// What the whole machine did within the window, if the engine runs in this process.
-    pub whole: Option<Whole>,
-    /// What this library counted, or a ring by hand.
-    pub counted: Option<Counted>,
-    /// Histograms of `io_uring_enter`, for ringfile in batches.
-    pub enter_sizes: Option<EnterSizes>,
-    /// The first failure.
-    pub failure: Option<Failure>,
-}
-
-/// What the library counted on some threads, or on all.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Counted {
-    /// Calls of `io_uring_enter`, or of Linux AIO instead.
-    pub enters: u64,
-    /// Operations whose every submission was fixed.
-    pub fixed_ops: u64,
-    /// The routes of the operations. Workers count theirs on their own threads.
-    pub routes: RouteOps,
-}
-
-impl Counted {
-    /// Takes these figures from the library's counts.
-    pub fn of(counted: &::ringfile::Metrics) -> Counted {
-        let enters = counted.enters + counted.aio_calls;
-        Counted { enters, fixed_ops: counted.fixed_ops, routes: RouteOps::of(counted) }
-    }
-
-    /// Returns the number of system calls that carried operations.
-    pub fn system_calls(self) -> u64 {
-        self.enters + self.routes.inline + self.routes.workers
-    }
-}
-
-impl std::ops::AddAssign for Counted {
-    fn add_assign(&mut self, more: Counted) {
-        self.enters += more.enters;
-        self.fixed_ops += more.fixed_ops;
-        self.routes += more.routes;
-    }
-}
-
-/// What one thread counted within the window, or several.
-struct Counts {
-    recorder: Recorder,
-    last: Instant,
-    counted: Counted,
-}
-
-impl Counts {
-    fn of_all(threads: impl IntoIterator<Item = Counts>, start: Instant) -> Counts {
-        let mut all = Counts { recorder: Recorder::new(), last: start, counted: Counted::default() };
-        for thread in threads {
-            all.recorder.merge(&thread.recorder);
-            all.last = all.last.max(thread.last);
-            all.counted += thread.counted;
-        }
-        all
-    }
-
-    fn outcome(self, measured: window::Measured) -> (Outcome, Recorder) {
-        let outcome = Outcome {
-            ops: self.recorder.count(),
-            errors: measured.errors,
-            duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
-            latency: self.recorder.summary(),
-            cpu: measured.usage.map(|usage| usage.cpu()),
-            usage: measured.usage,
-            whole: measured.whole,
-            counted: Some(self.counted),
-            enter_sizes: None,
-            failure: measured.failure,
-        };
-        (outcome, self.recorder)
-    }
-}
-
-/// Returns an error unless an operation moved the whole block; `moved` is the number of bytes.
-pub fn whole(
-    operation: Operation,
-    moved: Result<usize, Failure>,
-    block: usize,
-    path: &Path,
-) -> Result<(), Failure> {
-    match moved? {
-        count if count == block => Ok(()),
-        count => Err(short(operation.verb(), path, operation.offset, count, block)),
-    }
-}
-
-/// Returns a run with its rates, and with what the process used meanwhile.
-pub fn rated(run: Run, ops: u64, duration: Duration, usage: Option<&sys::Usage>) -> Run {
-    let duration_s = duration.as_secs_f64();
-    let iops = ops as f64 / duration_s;
-    let per_cent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / duration_s;
-    Run {
-        ops,
-        duration_s,
-        iops,
-        bw_bytes: iops * run.setup.block as f64,
-        cpu_us_per_io: usage.and_then(|usage| for_one(usage.cpu(), ops)),
-        user_us_per_io: usage.and_then(|usage| for_one(usage.user, ops)),
-        system_us_per_io: usage.and_then(|usage| for_one(usage.system, ops)),
-        user_percent: usage.map(|usage| per_cent(usage.user)),
-        system_percent: usage.map(|usage| per_cent(usage.system)),
-        context_switches: usage.map(|usage| usage.context_switches),
-        cycles: usage.and_then(|usage| usage.cycles),
-        instructions: usage.and_then(|usage| usage.instructions),
-        ..run
-    }
-}
-
-/// Returns the CPU time for one operation in microseconds.
-fn for_one(cpu: Duration, ops: u64) -> Option<f64> {
-    (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64)
-}
-
-impl Outcome {
-    /// Returns the run that a job resulted in.
-    pub fn run(&self, setup: Setup, round: u32, role: Role, job: &Job) -> Run {
-        let run = rated(Run::new(setup, round, role), self.ops, self.duration, self.usage.as_ref());
-        Run {
-            errors: self.errors,
-            latency_ns: self.latency,
-            cpu_us_per_io: self.cpu.and_then(|cpu| for_one(cpu, self.ops)),
-            system_calls: self.counted.map(Counted::system_calls),
-            whole_machine: self.whole.as_ref().map(|whole| whole.in_time(run.duration_s)),
-            enters: self.counted.map(|counted| counted.enters),
-            fixed_ops: self.counted.map(|counted| counted.fixed_ops),
-            route_ops: self.counted.map(|counted| counted.routes),
-            enter_sizes: self.enter_sizes.clone(),
-            access: Some(job.access),
-            io_size_bytes: job.amount.map(|amount| amount * setup.block),
-            ..run
-        }
-    }
-
-    /// Adds up threads, each with its latencies and the time of its last completion. Figures that only this library
-    /// counts stay `None`.
-    fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
-        let counted = Counted::default();
-        let threads = threads.into_iter().map(|(recorder, last)| Counts { recorder, last, counted });
-        let (outcome, _) = Counts::of_all(threads, measured.start).outcome(measured);
-        Outcome { counted: None, ..outcome }
-    }
-}
-
-/// Continues the panic of a task, which is a defect of this program.
-pub fn raise(error: ::ringfile::JoinError) -> ! {
-    match error {
-        ::ringfile::JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
-        other => panic!("a task of the measurement ended early: {other}"),
-    }
-}
-
-/// Waits for tokio's tasks, and returns their results. Only a panic ends a task early, and continues here.
-async fn join_all<T>(handles: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
-    let mut results = Vec::with_capacity(handles.len());
-    for handle in handles {
-        let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
-        results.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    }
-    results
-}
-
-/// What an engine needs in addition to the job.
-pub struct Bench<'a> {
-    /// The file's path.
-    pub path: &'a Path,
-    /// What distinguishes it from another file at this path.
-    pub identity: Identity,
-    /// Whether it is the character device of an NVMe namespace.
-    pub namespace: bool,
-    /// Ctrl-C.
-    pub interrupt: &'a Interrupt,
-    /// fio, if it is requested and installed.
-    pub fio: Option<&'a fio::Fio>,
-}
+use by_hand::RingUse;
 
 impl Bench<'_> {
     /// Carries out one job; `tick` is called now and then meanwhile. An error means that the job could not be
@@ -236,10 +38,10 @@ impl Bench<'_> {
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
             Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
-            Engine::SubmitOnly => by_hand::run(Way::SubmitOnly, job, self, tick),
-            Engine::TwoRings => by_hand::run(Way::TwoRings, job, self, tick),
+            Engine::SubmitOnly => by_hand::run(RingUse::SubmitOnly, job, self, tick),
+            Engine::TwoRings => by_hand::run(RingUse::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
-                Some(fio) => fio.run(engine, job, self, tick),
+                Some(fio) => fio::run(fio, engine, job, self, tick),
                 None => Err(Failure::Io("fio is not there".into())),
             },
         }

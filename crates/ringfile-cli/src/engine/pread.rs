@@ -5,8 +5,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
+use super::bench::Bench;
+use super::outcome::{Outcome, whole};
 use super::window::{Until, Window};
-use super::{Bench, Outcome};
 use crate::error::{Failure, io_at, io_on, mismatch};
 use crate::job::{Job, Task};
 use crate::latency::Recorder;
@@ -69,7 +70,7 @@ fn operate(
         };
         last = Instant::now();
         let moved = done.map_err(|error| io_at(operation.verb(), path, operation.offset, &error));
-        let checked = super::whole(operation, moved, bytes.len(), path).and_then(|()| {
+        let checked = whole(operation, moved, bytes.len(), path).and_then(|()| {
             recorder.record(last - now);
             task.after(operation, bytes).map_err(|wrong| mismatch(path, operation.offset, &wrong))
         });

@@ -2,18 +2,18 @@
 //! does.
 //!
 //! Invariants: each read in flight has its own buffer; at most the job's depth is in flight, and nothing when the loop
-//! returns. The settings have the same meaning as in fio's loop: after how many added reads it submits, for how many
-//! completions it waits, and at how many reads in flight it adds more.
+//! returns.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfile::{AnyBuffer, Buffer, Done, File, Pool, Queue};
+use ringfile::{AnyBuffer, Buffer, Completion, File, Pool, Queue};
 
 use super::batches::{outcome, read_whole};
+use super::bench::Bench;
+use super::outcome::Outcome;
 use super::ringfile::{open_for, pool};
 use super::window::{Until, Window};
-use super::{Bench, Outcome};
 use crate::error::{Failure, library};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -23,15 +23,17 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     let count = job.setup.numjobs;
     let (measured, threads) = Window::run_threads((job, bench, tick), "queue", count, |thread, member| {
-        let mut reader = Reader::new(job, thread, &file, &pool, member.window());
+        let mut reader = QueueReader::new(job, thread, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
 }
 
 /// One thread's loop.
-struct Reader {
+struct QueueReader {
     queue: Queue,
+    /// Room for results; empty between calls.
+    completions: Vec<Completion>,
     file: File,
     block: usize,
     reads: Task,
@@ -39,36 +41,28 @@ struct Reader {
     free: Vec<(usize, Buffer)>,
     /// When the read in each slot was added, and its offset.
     begun: Vec<(Instant, u64)>,
-    /// Reads submitted together.
-    submit: usize,
-    /// Completions to wait for.
-    complete: usize,
-    /// Reads are added again when at most this many are in flight.
-    low: usize,
     window: Arc<Window>,
     last: Instant,
 }
 
-impl Reader {
-    fn new(job: &Job, thread: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> Reader {
+impl QueueReader {
+    fn new(job: &Job, thread: usize, file: &File, pool: &Pool, window: &Arc<Window>) -> QueueReader {
         let block = job.setup.block as usize;
         let buffers =
             (0..job.setup.iodepth).map(|slot| Ok((slot, pool.get(block)?))).collect::<Result<_, _>>();
-        let free = buffers.unwrap_or_else(|error: ringfile::PoolError| {
+        let free = buffers.unwrap_or_else(|error: ringfile::buf::PoolError| {
             window.fail(library(&error.into()));
             Vec::new()
         });
-        let (settings, last) = (job.settings, Instant::now());
-        Reader {
+        let last = Instant::now();
+        QueueReader {
             queue: Queue::with_capacity(job.setup.iodepth),
+            completions: Vec::with_capacity(job.setup.iodepth),
             file: file.clone(),
             block,
             reads: job.reads(thread, window.share(thread)),
             free,
             begun: vec![(last, 0); job.setup.iodepth],
-            submit: settings.submit.unwrap_or(job.setup.iodepth),
-            complete: settings.complete.unwrap_or(1),
-            low: settings.low.unwrap_or(job.setup.iodepth),
             window: Arc::clone(window),
             last,
         }
@@ -86,17 +80,12 @@ impl Reader {
                 return self.last;
             }
             self.collect(recorder);
-            while self.queue.len() > self.low {
-                self.collect(recorder);
-            }
             over |= until.over(self.last);
         }
     }
 
-    /// Adds a read for each free buffer, and submits as often as the settings require. The next wait submits the rest.
-    /// Returns false at the end of the work.
+    /// Adds a read for each free buffer; the next wait submits them. Returns false at the end of the work.
     fn fill(&mut self) -> bool {
-        let mut added = 0;
         while let Some((slot, buffer)) = self.free.pop() {
             let Some(Operation { offset, .. }) = self.reads.next() else {
                 self.free.push((slot, buffer));
@@ -104,25 +93,21 @@ impl Reader {
             };
             self.begun[slot] = (self.last, offset);
             self.queue.add(self.file.read_at(buffer, offset), slot as u64);
-            added += 1;
-            if added == self.submit {
-                self.queue.submit();
-                added = 0;
-            }
         }
         true
     }
 
-    /// Waits for as many completions as the settings require, then takes all that have arrived.
+    /// Waits for a completion, then takes all that have arrived.
     fn collect(&mut self, recorder: &mut Recorder) {
-        self.queue.wait(self.complete.min(self.queue.len()), None);
+        let mut completions = std::mem::take(&mut self.completions);
+        self.queue.wait(1..=usize::MAX, None, &mut completions);
         self.last = Instant::now();
-        while let Some((slot, done)) = self.queue.take() {
-            self.finish(slot as usize, done, recorder);
-        }
+        completions.drain(..).for_each(|completion| self.finish(completion, recorder));
+        self.completions = completions;
     }
 
-    fn finish(&mut self, slot: usize, done: Done, recorder: &mut Recorder) {
+    fn finish(&mut self, done: Completion, recorder: &mut Recorder) {
+        let slot = done.user_data as usize;
         let (began, offset) = self.begun[slot];
         if let Some(buffer) = done.buffer.and_then(AnyBuffer::into_pooled) {
             self.free.push((slot, buffer));

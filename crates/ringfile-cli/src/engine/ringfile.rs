@@ -1,5 +1,5 @@
-//! Carries out a job with this library: a thread for each job, with the library's own executor or a tokio runtime, and
-//! a task for each operation in flight.
+//! Carries out a job with this library: a thread for each job, with the library's own executor, and a task for each
+//! operation in flight.
 //!
 //! `normal` and `fixed` differ only in whether the pool's memory is registered. Each task keeps one buffer for its
 //! whole life; one reading of the clock ends an operation and begins the task's next.
@@ -10,15 +10,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfile::{Buffer, Completions, File, OpenOptions, Pool, Runtime, RuntimeBuilder};
+use ringfile::runtime::{RuntimeBuilder, TaskRun};
+use ringfile::{Buffer, File, OpenOptions, Pool, Runtime};
 
-use super::memory::{self, Memory, Scattered};
-use super::window::{self, Member, Until, Window};
-use super::{Bench, Counted, Counts, Outcome, join_all, raise};
+use super::bench::Bench;
+use super::memory::{self, OperationMemory, Scattered};
+use super::outcome::{Counted, Counts, Outcome, whole};
+use super::window::{self, Member, Until, Window, raise};
 use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
-use crate::model::{Buffers, Executor, RingFlags, Route, Setup};
+use crate::model::{Buffers, RingFlags, Route, Setup};
 use crate::sys;
 use crate::testfile::identity::Identity;
 use crate::values;
@@ -32,22 +34,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     }
 }
 
-fn run_with<M: Memory>(
-    job: &Job,
-    bench: &Bench<'_>,
-    tick: &mut dyn FnMut(),
-) -> Result<(Outcome, Recorder), Failure> {
-    match executor_of(job) {
-        Executor::Ringfile => run_on_own_threads::<M>(job, bench, tick),
-        Executor::Tokio => run_in_tokio::<M>(job, bench, tick),
-    }
-}
-
-fn executor_of(job: &Job) -> Executor {
-    job.setup.executor.unwrap_or(Executor::Ringfile)
-}
-
-fn run_on_own_threads<M: Memory>(
+fn run_with<M: OperationMemory>(
     job: &Job,
     bench: &Bench<'_>,
     tick: &mut dyn FnMut(),
@@ -79,9 +66,9 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
     let builder = Runtime::builder();
     match flags {
         None => builder,
-        Some(RingFlags::None) => builder.completions(Completions::Interrupt),
-        Some(RingFlags::Coop) => builder.completions(Completions::Cooperative),
-        Some(RingFlags::Defer) => builder.completions(Completions::Deferred),
+        Some(RingFlags::None) => builder.task_run(TaskRun::Interrupt),
+        Some(RingFlags::Coop) => builder.task_run(TaskRun::Cooperative),
+        Some(RingFlags::Defer) => builder.task_run(TaskRun::Deferred),
         Some(RingFlags::Sqpoll) => builder.sqpoll(Some(RingFlags::SQPOLL_IDLE)),
     }
 }
@@ -90,7 +77,7 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
 /// kernel does not support. On other routes there may be no ring.
 fn check_flags(job: &Job, window: &Window) {
     let Some(asked) = job.setup.ring_flags.filter(|_| job.route() == Route::Ring) else { return };
-    match ringfile::ring_features() {
+    match ringfile::metrics::ring_features() {
         Ok(features) if RingFlags::among(&features) == asked => {}
         Ok(features) => window.fail(Failure::Io(format!(
             "--ring-flags {}: the library's ring has {} instead",
@@ -109,37 +96,14 @@ fn not_built(error: &ringfile::Error) -> Failure {
     }
 }
 
-/// Carries out a job with a thread for each job, each with its own current-thread runtime of tokio.
-fn run_in_tokio<M: Memory>(
-    job: &Job,
-    bench: &Bench<'_>,
-    tick: &mut dyn FnMut(),
-) -> Result<(Outcome, Recorder), Failure> {
-    let file = open_for(job, bench)?;
-    let pool = pool(job)?;
-    let count = job.setup.numjobs;
-    let (measured, threads) = Window::run_threads((job, bench, tick), "tokio", count, |thread, member| {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.map_err(|error| member.window().fail(window::no_thread(&error))).ok()?;
-        let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
-        Some(
-            tokio::task::LocalSet::new().block_on(&runtime, run_thread::<M>(job, thread, file, pool, member)),
-        )
-    });
-    let mut total = Counts::of_all(threads.into_iter().flatten(), measured.start);
-    // tokio's threads count their inline calls, I/O threads and workers the rest. All publish at once.
-    total.counted = Counted::of(&measured.counted);
-    Ok(total.outcome(measured))
-}
-
 /// Opens the file of this identity as a setup requires.
 pub fn open(setup: &Setup, path: &Path, identity: Identity) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(setup.rw.writes()).direct(setup.direct).adaptive(setup.adaptive);
     options.route(setup.route.unwrap_or(Route::Auto).into());
     // A namespace that is written to was requested with --overwrite.
-    options.namespace_writes(true);
-    let file = options.open(path).map_err(|error| library(&error))?;
+    options.allow_raw_nvme_writes(true);
+    let file = options.open_blocking(path).map_err(|error| library(&error))?;
     identity.check(Identity::of(&file, path)?, path)?;
     if setup.adaptive && !file.is_adaptive() {
         let path = path.display();
@@ -186,12 +150,17 @@ struct Thread {
     path: std::path::PathBuf,
     block: usize,
     window: Arc<Window>,
-    executor: Executor,
     recorder: RefCell<Recorder>,
     last: Cell<Instant>,
 }
 
-async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
+async fn run_thread<M: OperationMemory>(
+    job: Job,
+    thread: usize,
+    file: File,
+    pool: Pool,
+    member: Member,
+) -> Counts {
     let window = member.window().clone();
     let path = file.path().map(Into::into).unwrap_or_default();
     let shared = Rc::new(Thread {
@@ -199,7 +168,6 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
         path,
         block: job.setup.block as usize,
         window: window.clone(),
-        executor: executor_of(&job),
         recorder: RefCell::new(Recorder::new()),
         last: Cell::new(Instant::now()),
     });
@@ -218,27 +186,27 @@ async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, 
 
 impl Thread {
     /// Lets all tasks operate until the phase is over and nothing is in flight.
-    async fn operate_all<M: Memory>(
+    async fn operate_all<M: OperationMemory>(
         self: &Rc<Self>,
         workers: Vec<(Task, M)>,
         until: Until,
     ) -> Vec<(Task, M)> {
         let tasks =
             workers.into_iter().map(|(task, memory)| self.clone().operate(task, memory, until.clone()));
-        match self.executor {
-            Executor::Ringfile => {
-                let handles: Vec<_> = tasks.map(ringfile::spawn).collect();
-                let mut workers = Vec::with_capacity(handles.len());
-                for handle in handles {
-                    workers.push(handle.await.unwrap_or_else(|error| raise(error)));
-                }
-                workers
-            }
-            Executor::Tokio => join_all(tasks.map(tokio::task::spawn_local).collect()).await,
+        let handles: Vec<_> = tasks.map(ringfile::spawn).collect();
+        let mut workers = Vec::with_capacity(handles.len());
+        for handle in handles {
+            workers.push(handle.await.unwrap_or_else(|error| raise(error)));
         }
+        workers
     }
 
-    async fn operate<M: Memory>(self: Rc<Self>, mut task: Task, mut memory: M, until: Until) -> (Task, M) {
+    async fn operate<M: OperationMemory>(
+        self: Rc<Self>,
+        mut task: Task,
+        mut memory: M,
+        until: Until,
+    ) -> (Task, M) {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over && let Some(operation) = task.next() {
@@ -253,7 +221,7 @@ impl Thread {
             let end = Instant::now();
             self.last.set(end);
             let moved = done.map_err(|error| library(&error));
-            let checked = super::whole(operation, moved, self.block, &self.path).and_then(|()| {
+            let checked = whole(operation, moved, self.block, &self.path).and_then(|()| {
                 self.recorder.borrow_mut().record(end - now);
                 self.check(&task, operation, &mut memory)
             });
@@ -266,7 +234,12 @@ impl Thread {
         (task, memory)
     }
 
-    fn check(&self, task: &Task, operation: Operation, memory: &mut impl Memory) -> Result<(), Failure> {
+    fn check(
+        &self,
+        task: &Task,
+        operation: Operation,
+        memory: &mut impl OperationMemory,
+    ) -> Result<(), Failure> {
         let Some(bytes) = memory.whole() else { return Ok(()) };
         task.after(operation, bytes).map_err(|wrong| mismatch(&self.path, operation.offset, &wrong))
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Bench;
+use super::bench::Bench;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -38,7 +38,7 @@ struct Ends {
 }
 
 /// What the conducting thread measured.
-pub struct Measured {
+pub struct MeasuredWindow {
     /// When the operations began.
     pub start: Instant,
     /// What the process used within the window.
@@ -47,7 +47,7 @@ pub struct Measured {
     pub whole: Option<Whole>,
     /// What the library counted in the process within the window. Threads in a loop of its own publish with each
     /// turn only, and wait here outside one: theirs is to be had from them.
-    pub counted: ringfile::Metrics,
+    pub counted: ringfile::metrics::Metrics,
     /// Operations that failed.
     pub errors: u64,
     /// The first of them.
@@ -64,7 +64,7 @@ impl Window {
             ends: Mutex::new(Ends { warmup: now, measured: now }),
             errors: AtomicU64::new(0),
             first_failure: Mutex::new(None),
-            shares: Share::of_job(job).into_iter().map(Arc::new).collect(),
+            shares: job.shares().into_iter().map(Arc::new).collect(),
         })
     }
 
@@ -86,7 +86,7 @@ impl Window {
     }
 
     /// Leads the threads through warm-up and measurement; `tick` is called now and then meanwhile.
-    pub fn conduct(&self, job: &Job, interrupt: &Interrupt, mut tick: impl FnMut()) -> Measured {
+    pub fn conduct(&self, job: &Job, interrupt: &Interrupt, mut tick: impl FnMut()) -> MeasuredWindow {
         let warmup = Instant::now() + job.warmup;
         lock(&self.ends).warmup = warmup;
         self.meeting.wait();
@@ -101,7 +101,7 @@ impl Window {
         self.meeting.wait();
         self.wait_until(start + job.duration, interrupt, &mut tick);
         self.meeting.wait();
-        Measured {
+        MeasuredWindow {
             start,
             counted: ringfile::metrics() - counts_before,
             usage: usage_before.and_then(|before| Ok(sys::own_usage()?.since(&before))).ok(),
@@ -117,7 +117,7 @@ impl Window {
         name: &str,
         count: usize,
         work: impl Fn(usize, Member) -> T + Sync,
-    ) -> (Measured, Vec<T>) {
+    ) -> (MeasuredWindow, Vec<T>) {
         let (window, work) = (Window::new(job, count), &work);
         std::thread::scope(|scope| {
             let mut handles = Vec::new();
@@ -284,6 +284,24 @@ pub fn no_thread(error: &io::Error) -> Failure {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Continues the panic of a task, which is a defect of this program.
+pub fn raise(error: ::ringfile::runtime::JoinError) -> ! {
+    match error {
+        ::ringfile::runtime::JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
+        other => panic!("a task of the measurement ended early: {other}"),
+    }
+}
+
+/// Waits for tokio's tasks, and returns their results. Only a panic ends a task early, and continues here.
+pub async fn join_all<T>(handles: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
+    let mut results = Vec::with_capacity(handles.len());
+    for handle in handles {
+        let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
+        results.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    }
+    results
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::scale::Scale;
 use super::sections;
 use super::strip::{Dot, Row, Strip};
 use super::tables;
-use crate::compare::differences::{Comparison, Difference};
+use crate::compare::differences::{Difference, SessionComparison};
 use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
@@ -19,7 +19,7 @@ use crate::report::table::Table;
 const DRAWN: usize = 16;
 
 /// Returns the page of all sessions compared with the first.
-pub fn write(comparisons: &[Comparison<'_>]) -> String {
+pub fn write(comparisons: &[SessionComparison<'_>]) -> String {
     let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
     let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
     let title = format!("{} beside {}", others.join(", "), one_line(&first.name));
@@ -53,7 +53,7 @@ fn session(saved: &Saved) -> Markup {
     }
 }
 
-fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
+fn beside(comparison: &SessionComparison<'_>, several: bool) -> Markup {
     let other = one_line(&comparison.other.name);
     let of = if several { format!("{other}: ") } else { String::new() };
     let all = comparison.outside.len() + comparison.inside.len();
@@ -105,7 +105,7 @@ fn alone(name: &str, cells: &[String]) -> Markup {
     }
 }
 
-fn facts(comparison: &Comparison<'_>) -> Markup {
+fn facts(comparison: &SessionComparison<'_>) -> Markup {
     let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
     let mut table = Table::default().text("what").end_keys().text(first).text(other);
     for fact in &comparison.facts {
@@ -114,7 +114,7 @@ fn facts(comparison: &Comparison<'_>) -> Markup {
     tables::table(&table)
 }
 
-fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
+fn table(comparison: &SessionComparison<'_>, differences: &[Difference]) -> Markup {
     let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
     tables::table(&text::table(["cell".into(), first, other], differences))
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use maud::Markup;
 
 use super::layout::{Layout, titled};
-use super::marks::Entry;
+use super::marks::LegendEntry;
 use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
@@ -154,7 +154,7 @@ impl What {
         match self {
             What::Iops => "operations a second",
             What::Idle => "idle, % of all cores",
-            What::Cpu => "CPU µs for one operation",
+            What::Cpu => "CPU µs for one operation, logarithmic",
             What::Bandwidth => "MiB a second",
             What::Latency => "latency, logarithmic",
         }
@@ -189,13 +189,13 @@ pub struct Picture {
     /// Its height.
     pub height: f64,
     /// The series for the legend to name.
-    series: Vec<Entry>,
+    series: Vec<LegendEntry>,
 }
 
 impl Picture {
     fn of_plot(heading: String, plot: &Plot) -> Picture {
         let series =
-            plot.series.iter().map(|series| Entry { name: series.name.clone(), style: series.style });
+            plot.series.iter().map(|series| LegendEntry { name: series.name.clone(), style: series.style });
         let (svg, drawing) = (plot.svg(), plot.drawing());
         Picture { heading, svg, drawing, height: plot::HEIGHT, series: series.collect() }
     }
@@ -230,9 +230,13 @@ fn titles(layout: &Layout, parts: &[Factor], run: &Run) -> (String, String) {
 }
 
 fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
-    let groups: Vec<&Group<'_>> =
-        look.groups.iter().filter(|group| group.iter().any(|run| what.metric().of(run).is_some())).collect();
-    let plots = by(&groups, |group| titles(layout, &layout.plots, group[0]));
+    let any = |group: &Group<'_>, is: fn(f64) -> bool| {
+        group.iter().any(|run| what.metric().of(run).is_some_and(is))
+    };
+    let groups: Vec<&Group<'_>> = look.groups.iter().filter(|group| any(group, |_| true)).collect();
+    let mut plots = by(&groups, |group| titles(layout, &layout.plots, group[0]));
+    // A plot of zeros shows nothing.
+    plots.retain(|(_, groups)| groups.iter().any(|group| any(group, |figure| figure > 0.0)));
     let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| match layout.x {
         Some(x) => Picture::of_plot(heading, &plot(look, what, x, title, &groups)),
         None => Picture::of_strip(heading, &strip(look, what, title, &groups)),
@@ -251,8 +255,12 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
             Series { style: look.style(groups[0][0]), points, name }
         })
         .collect();
-    let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
-    let y = Scale::from_zero(highs, what.label());
+    let points = || series.iter().flat_map(|series| &series.points);
+    let y = match what {
+        // At depth 1 an operation costs many times what it costs at 128.
+        What::Cpu => Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), what.label()),
+        _ => Scale::from_zero(points().map(|point| point.high), what.label()),
+    };
     let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
     let label = if x == Factor::Block { scale::block } else { scale::count };
     let x_scale = Scale::doublings(&places, label);
@@ -265,7 +273,8 @@ fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> S
         |group: &&Group<'_>| rounds(look.layout.name(group[0]), look.style(group[0]), group, what.metric());
     let rows: Vec<Row> = groups.iter().map(row).collect();
     let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
-    Strip { title, x_title: what.y_title().into(), x, noise: None, rows }
+    let x_title = what.y_title().trim_end_matches(", logarithmic").into();
+    Strip { title, x_title, x, noise: None, rows }
 }
 
 /// Returns a row with a dot for each round.
@@ -336,7 +345,7 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
 }
 
 /// Returns the series of some plots, each once, in the order of their styles.
-pub fn entries(plots: &[Picture]) -> Vec<Entry> {
+pub fn entries(plots: &[Picture]) -> Vec<LegendEntry> {
     let mut entries = distinct(plots.iter().flat_map(|plot| plot.series.iter().cloned()));
     entries.sort_by_key(|entry| entry.style);
     entries

@@ -20,16 +20,14 @@ impl Layout {
     /// Returns the layout for runs of a command.
     pub fn of(kind: Option<Kind>, runs: &[&Run]) -> Layout {
         let differing = telling(runs);
-        use Factor::{
-            Batch, Block, Buffers, Depth, Engine, Executor, InFlight, Jobs, Memory, RingFlags, Route,
-        };
+        use Factor::{Batch, Block, Buffers, Depth, Engine, InFlight, Jobs, Memory, RingFlags, Route};
         let axes: &[Factor] = match kind {
             Some(Kind::Batch | Kind::Multiread) => &[Batch, InFlight, Jobs],
             Some(Kind::Pool) => &[],
             _ => &[Depth, Block, Jobs],
         };
         let x = axes.iter().copied().find(|axis| differing.contains(axis));
-        let lines = [Engine, Memory, Buffers, Route, RingFlags, Executor];
+        let lines = [Engine, Memory, Buffers, Route, RingFlags];
         let sizes = [Block, Depth, Batch];
         let (series, others): (Vec<Factor>, Vec<Factor>) =
             differing.into_iter().filter(|&part| Some(part) != x).partition(|part| lines.contains(part));

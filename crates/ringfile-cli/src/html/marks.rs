@@ -5,7 +5,8 @@
 
 use maud::{Markup, html};
 
-use super::plot::WIDTH;
+/// Width of every plot, in its own units.
+pub const WIDTH: f64 = 340.0;
 
 /// The number of distinct styles; further series reuse them from the start.
 pub const STYLES: usize = 8;
@@ -57,7 +58,7 @@ pub fn svg(height: f64, label: &str, drawing: &Markup) -> Markup {
 
 /// What a style stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct LegendEntry {
     /// The name of the series.
     pub name: String,
     /// The style.
@@ -65,7 +66,7 @@ pub struct Entry {
 }
 
 /// Returns the legend of a group of plots, as text that flows.
-pub fn legend(entries: &[Entry]) -> Markup {
+pub fn legend(entries: &[LegendEntry]) -> Markup {
     html! {
         ul.legend {
             @for entry in entries {
@@ -79,7 +80,7 @@ pub fn legend(entries: &[Entry]) -> Markup {
 }
 
 /// Returns the legend as part of a drawing, in lines of at most `width`, and its height.
-pub fn drawn_legend(entries: &[Entry], width: f64) -> (Markup, f64) {
+pub fn drawn_legend(entries: &[LegendEntry], width: f64) -> (Markup, f64) {
     const LINE: f64 = 20.0;
     let (mut x, mut y) = (0.0, 0.0);
     let mut places = Vec::new();

@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::{marks, page, plot, text_width};
+use super::{marks, page, text_width};
 use crate::model::{
     Buffers, Cache, Engine, Kind, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread,
 };
@@ -75,7 +75,6 @@ fn bars(results: &Results, cell: &Setup, cache: Cache) -> Vec<Bar> {
             engine,
             cache: if open == Open::Direct { Cache::Keep } else { cache },
             route: ours.then_some(route),
-            executor: cell.executor.filter(|_| ours),
             ring_flags: cell.ring_flags.filter(|_| ours),
             buffers: Buffers::Normal,
             ..cell.opened(open)
@@ -95,7 +94,7 @@ fn panel(title: &str, bars: &[Bar]) -> Markup {
     let most = bars.iter().map(|bar| bar.iops.max).fold(1.0, f64::max);
     let figures = bars.iter().map(|bar| text_width(&rate(bar.iops.median))).fold(0.0, f64::max);
     // The figures are bold.
-    let right = plot::WIDTH - 1.25 * figures - 12.0;
+    let right = marks::WIDTH - 1.25 * figures - 12.0;
     let across = |value: f64| LEFT + (value / most).clamp(0.0, 1.0) * (right - LEFT);
     let bottom = TOP + ROW * bars.len() as f64;
     let drawing = html! {
@@ -126,7 +125,7 @@ fn panel(title: &str, bars: &[Bar]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advice::recorded::{World, disk};
+    use crate::advice::tests::recorded::{World, disk};
 
     /// Returns the labels of each panel's bars.
     fn labels(results: &Results) -> Vec<Vec<String>> {

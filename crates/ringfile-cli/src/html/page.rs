@@ -43,7 +43,7 @@ pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! { dl.facts { @for (name, fact) in facts { div { dt { (name) } dd { bdi { (fact) } } } } } }
 }
 
-/// Returns plots under their heading, if there is one; beside it if they are few.
+/// Returns plots under their heading, if there is one; larger ones if they are few.
 pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup {
     let all: Vec<Markup> = markup.into_iter().collect();
     html! {

@@ -5,11 +5,8 @@
 
 use maud::{Markup, html};
 
-use super::marks;
+use super::marks::{self, WIDTH};
 use super::scale::Scale;
-
-/// Width of every plot, in its own units.
-pub const WIDTH: f64 = 340.0;
 
 /// Height of a plot of series.
 pub const HEIGHT: f64 = 248.0;

@@ -13,7 +13,7 @@ use super::page;
 use super::scale::{self, Scale};
 use super::strip::Strip;
 use super::tables;
-use crate::advice::text::unquiet;
+use crate::advice::text::{self, unquiet};
 use crate::error::one_line;
 use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
 use crate::numbers::{counted, figure};
@@ -116,11 +116,12 @@ pub fn advice(results: &Results) -> Markup {
     }
     let body = html! {
         @if let Some(warning) = unquiet(results) { p.warn { (warning) } }
-        ul.advice {
-            @for advice in &results.advice {
-                li {
-                    p { code { (advice.name) " = " (advice.value) } }
-                    div { p { (one_line(&advice.because)) } p.sure { (advice.sure) } }
+        (tables::table(&text::table(&results.advice)))
+        details {
+            summary { "Reasons" small { "the figures that decided" } }
+            ul.advice {
+                @for advice in &results.advice {
+                    li { p { code { (advice.name) " = " (advice.value) } } p { (one_line(&advice.because)) } }
                 }
             }
         }

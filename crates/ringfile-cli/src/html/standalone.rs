@@ -6,7 +6,6 @@ use maud::{Markup, PreEscaped, html};
 
 use super::drawing::{self, Look, Picture, What};
 use super::marks;
-use super::plot;
 use super::sections;
 use crate::error::one_line;
 use crate::model::{Results, by};
@@ -27,7 +26,7 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
         4 => 2,
         count => count.min(COLUMNS),
     };
-    let inner = (columns as f64 * (plot::WIDTH + GAP) - GAP).max(2.0 * plot::WIDTH);
+    let inner = (columns as f64 * (marks::WIDTH + GAP) - GAP).max(2.0 * marks::WIDTH);
     let (legend, legend_height) = marks::drawn_legend(&drawing::entries(&plots), inner);
     let title = terminal::wrap(&title(results, what), (inner / 7.5) as usize, "");
     let lines: Vec<&str> = title.lines().collect();
@@ -43,7 +42,7 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
         bottom += 8.0;
         for row in plots.chunks(columns) {
             for (column, plot) in row.iter().enumerate() {
-                let left = MARGIN + column as f64 * (plot::WIDTH + GAP);
+                let left = MARGIN + column as f64 * (marks::WIDTH + GAP);
                 placed.push(html! { g transform=(format!("translate({left} {bottom})")) { (plot.drawing) } });
             }
             bottom += row.iter().map(|plot| plot.height).fold(0.0, f64::max) + GAP;

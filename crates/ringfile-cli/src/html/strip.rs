@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 
 use super::marks;
-use super::plot::WIDTH;
+use super::marks::WIDTH;
 use super::scale::Scale;
 use super::text_width;
 use crate::model::Spread;

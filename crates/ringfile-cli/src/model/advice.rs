@@ -18,12 +18,31 @@ pub struct Advice {
     pub because: String,
     /// How certain the advice is.
     pub sure: Sure,
+    /// What it was compared with, if that was one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Over>,
+}
+
+/// What a setting was compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Over {
+    /// The other value.
+    pub instead_of: String,
+    /// How many times its figure was reached, such as `IOPS × 1.21 [1.15..1.30]`.
+    pub gain: String,
+    /// The noise, such as `4.0 %`; none if it was not measured.
+    pub noise: Option<String>,
 }
 
 impl Advice {
     /// Returns advice on one setting.
     pub fn new(name: Setting, value: Value, because: String, sure: Sure) -> Advice {
-        Advice { name, value, because, sure }
+        Advice { name, value, because, sure, over: None }
+    }
+
+    /// Returns it with what the value was compared with.
+    pub fn over(self, over: Option<Over>) -> Advice {
+        Advice { over, ..self }
     }
 }
 

@@ -130,16 +130,6 @@ impl RingFlags {
     }
 }
 
-/// The executor of the library's tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Executor {
-    /// The library's own threads.
-    Ringfile,
-    /// tokio.
-    Tokio,
-}
-
 /// How a file is opened: whether its I/O goes through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

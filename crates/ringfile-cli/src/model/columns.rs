@@ -13,8 +13,6 @@ pub const BATCHES: [Metric; 7] = [TimeForOne, Cores, Mean, P50, P99, Max, Cpu];
 /// `perf buffers`: the grid.
 pub const GRID: [Metric; 10] =
     [Iops, Bandwidth, P50, P99, P999, UserPercent, SystemPercent, Cpu, Switches, SystemCalls];
-/// The grid's last columns, if they were counted.
-pub const GRID_COUNTED: [Metric; 2] = [Cycles, Instructions];
 /// `perf buffers`: the whole machine beside the processes, in per cent of a core.
 pub const MACHINE: [Metric; 7] =
     [OwnPercent, MachineUser, MachineSystem, MachineInterrupts, MachineIdle, MachineStolen, Interrupts];
@@ -38,7 +36,7 @@ pub const MIXED: [Metric; 10] =
 pub const MIXED_CHANGES: [Metric; 3] = [Iops, Scan, Cpu];
 
 /// The metrics in which choices are compared. Not the slowest operation, which says nothing.
-pub const CHANGES: [Metric; 6] = [Iops, Bandwidth, P50, P99, P999, Cpu];
+pub const CHANGES: [Metric; 8] = [Iops, Bandwidth, Mean, P50, P95, P99, P999, Cpu];
 
 /// The metrics in which two sessions are compared.
 pub const COMPARED: [Metric; 4] = [Iops, Cpu, P50, P99];
@@ -50,7 +48,7 @@ pub const PERCENTILES: [Metric; 7] = [P50, P90, P95, P99, P999, P9999, Max];
 pub const PAGE_SPEED: [Metric; 12] =
     [Iops, Bandwidth, Mean, Stddev, P50, P90, P95, P99, P999, P9999, Max, Cpu];
 /// A page: what an operation costs, and what was counted.
-pub const PAGE_COST: [Metric; 20] = [
+pub const PAGE_COST: [Metric; 18] = [
     Cpu,
     UserCpu,
     SystemCpu,
@@ -65,8 +63,6 @@ pub const PAGE_COST: [Metric; 20] = [
     MachineStolen,
     Interrupts,
     MemoryBandwidth,
-    Cycles,
-    Instructions,
     FixedPercent,
     RingPercent,
     Ops,

@@ -40,12 +40,10 @@ pub enum Factor {
     Route,
     /// Flags of the rings.
     RingFlags,
-    /// Executor of the tasks.
-    Executor,
 }
 
 /// The value of a factor.
-enum Value {
+enum FactorValue {
     Word(String),
     Count(usize),
     Bytes(u64),
@@ -70,28 +68,26 @@ impl Factor {
             Factor::Cache => ("cache", "page cache"),
             Factor::Route => ("route", "route"),
             Factor::RingFlags => ("ring", "ring"),
-            Factor::Executor => ("executor", "executor"),
         }
     }
 
-    fn value(self, setup: &Setup) -> Option<Value> {
+    fn value(self, setup: &Setup) -> Option<FactorValue> {
         Some(match self {
-            Factor::Engine => Value::Word(name(&setup.engine)),
-            Factor::Memory => Value::Word(name(&setup.memory?)),
-            Factor::Side => Value::Word(name(&setup.side?)),
-            Factor::Rw => Value::Word(name(&setup.rw)),
-            Factor::Block => Value::Bytes(setup.block),
-            Factor::Processes => Value::Count(setup.processes?),
-            Factor::Jobs => Value::Count(setup.numjobs),
-            Factor::Depth => Value::Count(setup.iodepth),
-            Factor::InFlight => Value::Count(setup.inflight?),
-            Factor::Batch => Value::Count(setup.batch?),
-            Factor::Buffers => Value::Word(name(&setup.buffers)),
-            Factor::Open => Value::Word(name(&setup.open())),
-            Factor::Cache => Value::Word(name(&setup.cache)),
-            Factor::Route => Value::Word(name(&setup.route?)),
-            Factor::RingFlags => Value::Word(name(&setup.ring_flags?)),
-            Factor::Executor => Value::Word(name(&setup.executor?)),
+            Factor::Engine => FactorValue::Word(name(&setup.engine)),
+            Factor::Memory => FactorValue::Word(name(&setup.memory?)),
+            Factor::Side => FactorValue::Word(name(&setup.side?)),
+            Factor::Rw => FactorValue::Word(name(&setup.rw)),
+            Factor::Block => FactorValue::Bytes(setup.block),
+            Factor::Processes => FactorValue::Count(setup.processes?),
+            Factor::Jobs => FactorValue::Count(setup.numjobs),
+            Factor::Depth => FactorValue::Count(setup.iodepth),
+            Factor::InFlight => FactorValue::Count(setup.inflight?),
+            Factor::Batch => FactorValue::Count(setup.batch?),
+            Factor::Buffers => FactorValue::Word(name(&setup.buffers)),
+            Factor::Open => FactorValue::Word(name(&setup.open())),
+            Factor::Cache => FactorValue::Word(name(&setup.cache)),
+            Factor::Route => FactorValue::Word(name(&setup.route?)),
+            Factor::RingFlags => FactorValue::Word(name(&setup.ring_flags?)),
         })
     }
 
@@ -108,18 +104,18 @@ impl Factor {
     /// Returns its value as a table shows it.
     pub fn cell(self, setup: &Setup) -> Option<String> {
         Some(match self.value(setup)? {
-            Value::Word(word) => word,
-            Value::Count(count) => count.to_string(),
-            Value::Bytes(bytes) => short_size(bytes),
+            FactorValue::Word(word) => word,
+            FactorValue::Count(count) => count.to_string(),
+            FactorValue::Bytes(bytes) => short_size(bytes),
         })
     }
 
     /// Returns its value on an axis; `None` if it has no number.
     pub fn number(self, setup: &Setup) -> Option<f64> {
         match self.value(setup)? {
-            Value::Word(_) => None,
-            Value::Count(count) => Some(count as f64),
-            Value::Bytes(bytes) => Some(bytes as f64),
+            FactorValue::Word(_) => None,
+            FactorValue::Count(count) => Some(count as f64),
+            FactorValue::Bytes(bytes) => Some(bytes as f64),
         }
     }
 
@@ -141,7 +137,6 @@ impl Factor {
                 "keep" => "cache as it is".into(),
                 state => format!("{state} cache"),
             },
-            Executor => format!("in {cell}"),
             RingFlags => format!("flags {cell}"),
             Processes => counted("process", "processes"),
             Jobs => counted("thread", "threads"),
@@ -187,8 +182,8 @@ pub fn telling(runs: &[&Run]) -> Vec<Factor> {
     };
     let mut telling: Vec<Factor> = Vec::new();
     for factor in differing(runs) {
-        use Factor::{Buffers, Executor, Open, Route, Rw};
-        let named = matches!(factor, Rw | Buffers | Open | Route | Executor);
+        use Factor::{Buffers, Open, Route, Rw};
+        let named = matches!(factor, Rw | Buffers | Open | Route);
         if !(named && telling.iter().any(|&other| tells(other, factor))) {
             telling.push(factor);
         }

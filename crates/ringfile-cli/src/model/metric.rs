@@ -53,10 +53,6 @@ pub enum Metric {
     Switches,
     /// System calls per operation.
     SystemCalls,
-    /// CPU cycles per operation.
-    Cycles,
-    /// Instructions per operation.
-    Instructions,
     /// Percentage of operations that used registered memory.
     FixedPercent,
     /// Percentage of operations that went through the ring.
@@ -144,8 +140,6 @@ impl Metric {
             Cores => ("cores", "", Neither, |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
             Switches => ("sw", "", Less, |run| for_one(run, run.context_switches)),
             SystemCalls => ("calls", "", Less, |run| for_one(run, run.system_calls)),
-            Cycles => ("cycles", "", Less, |run| for_one(run, run.cycles)),
-            Instructions => ("instr.", "", Less, |run| for_one(run, run.instructions)),
             FixedPercent => ("fixed%", "%", Neither, |run| per_cent(run, run.fixed_ops)),
             RingPercent => ("ring%", "%", Neither, |run| per_cent(run, run.route_ops.map(|ops| ops.ring))),
             MachineUser => ("all user%", "%", Neither, |run| whole(run, |all| all.user_percent)),
@@ -202,7 +196,22 @@ impl Metric {
 
     /// Returns the figure of a run in this unit; `None` if it was not measured.
     pub fn of(self, run: &Run) -> Option<f64> {
+        if run.ops > 0 && run.timed() < self.least_samples() {
+            return None;
+        }
         self.entry().3(run)
+    }
+
+    /// Returns how many operations a percentile needs: with fewer, it would be that of the slowest one.
+    fn least_samples(self) -> u64 {
+        match self {
+            Metric::P90 => 10,
+            Metric::P95 => 20,
+            Metric::P99 | Metric::LateP99 => 100,
+            Metric::P999 => 1_000,
+            Metric::P9999 => 10_000,
+            _ => 0,
+        }
     }
 
     /// Formats a figure with about three digits, but all digits before the point; counts are whole.
@@ -224,13 +233,18 @@ impl Metric {
     /// Formats a figure in at most five characters up to 100,000, so that the usual table fits 100 columns; counts are
     /// whole.
     pub fn short(self, value: f64) -> String {
-        if self.is_count() || value < 9_999.5 { self.text(value) } else { rate(value) }
+        match value {
+            _ if self.is_count() => self.text(value),
+            ..9_999.5 => self.text(value),
+            _ if self.is_latency() => format!("{}ms", figure(value / 1000.0)),
+            _ => rate(value),
+        }
     }
 
     /// Returns whether it is a latency of operations.
     pub fn is_latency(self) -> bool {
         use Metric::{Max, Mean, Min, P50, P90, P95, P99, P999, P9999, Stddev};
-        matches!(self, Mean | Stddev | Min | P50 | P90 | P95 | P99 | P999 | P9999 | Max)
+        matches!(self, Mean | Stddev | Min | P50 | P90 | P95 | P99 | P999 | P9999 | Max | Metric::LateP99)
     }
 }
 

@@ -16,7 +16,7 @@ mod run;
 mod setup;
 mod spread;
 
-pub use choices::{Access, Buffers, Cache, Engine, Executor, Memory, Open, RingFlags, Route, Rw, Side};
+pub use choices::{Access, Buffers, Cache, Engine, Memory, Open, RingFlags, Route, Rw, Side};
 pub use factor::{Factor, differing, telling, words};
 pub use metric::{Better, Metric};
 pub use profile::{Hot, Profile};

@@ -1,4 +1,4 @@
-//! The Rust types of the JSON that `--json` writes, and that `--resume` and `ringfile report` read.
+//! The Rust types of the JSON that `--json` writes, and that `ringfile report` reads.
 //!
 //! Within one schema number, fields are added but never changed or removed; a newer field that a file lacks is read as
 //! null. A figure that was not measured is null, never absent. Counts, sizes and latencies are integers, all other
@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::advice::Advice;
-use super::{Buffers, Cache, Engine, Executor, Profile, RingFlags, Route, Run, Rw, Spread, groups};
+use super::{Buffers, Cache, Engine, Profile, RingFlags, Route, Run, Rw, Spread, groups};
 use crate::machine;
 use crate::numbers::counted;
 
@@ -56,12 +56,14 @@ impl Results {
     pub fn rounds(&self) -> String {
         let asked = counted(self.params.rounds as usize, "round");
         let made = Spread::of(groups(&self.runs).iter().map(|group| group.len() as f64));
-        match made {
-            _ if !self.interrupted => asked,
-            Some(made) if made.min < made.max => {
-                format!("interrupted after {} to {} of {asked}", made.min, made.max)
-            }
-            made => format!("interrupted after {} of {asked}", made.map_or(0.0, |made| made.max)),
+        let begun = made.map_or(1.0, |made| if made.min < made.max { made.max } else { made.max + 1.0 });
+        match self.interrupted {
+            true => format!(
+                "interrupted during round {} of {}",
+                begun.min(self.params.rounds.into()),
+                self.params.rounds
+            ),
+            false => asked,
         }
     }
 
@@ -132,7 +134,7 @@ impl Machine {
             cpu_model: machine::cpu_model(),
             cpus: machine::cpus(),
             filesystem,
-            ring_features: ringfile::ring_features().ok(),
+            ring_features: ringfile::metrics::ring_features().ok(),
             fio: None,
         }
     }
@@ -143,9 +145,6 @@ impl Machine {
 pub struct Params {
     /// The file or device, as an absolute path.
     pub file: String,
-    /// Inode of a file that existed before.
-    #[serde(default)]
-    pub file_inode: Option<u64>,
     /// Whether it was created for this command, and removed at its end.
     pub file_created: bool,
     /// Bytes of the file that were used.
@@ -166,12 +165,6 @@ pub struct Params {
     pub duration_s: f64,
     /// Bytes that all threads of a run move together (`--io-size`).
     pub io_size_bytes: Option<u64>,
-    /// `--iodepth-batch-submit`.
-    pub iodepth_batch_submit: Option<usize>,
-    /// `--iodepth-batch-complete`.
-    pub iodepth_batch_complete: Option<usize>,
-    /// `--iodepth-low`.
-    pub iodepth_low: Option<usize>,
     /// Warm-up before each run.
     pub warmup_s: f64,
     /// Threads.
@@ -195,8 +188,6 @@ pub struct Params {
     /// Requested setup flags of the rings; empty if each engine used its own.
     #[serde(default)]
     pub ring_flags: Vec<RingFlags>,
-    /// Executors of ringfile's tasks.
-    pub executor: Vec<Executor>,
     /// Engines that ringfile was compared with.
     pub against: Vec<Engine>,
     /// Rounds.

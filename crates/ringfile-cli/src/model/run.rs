@@ -60,10 +60,6 @@ pub struct Run {
     pub system_calls: Option<u64>,
     /// What the whole machine did during the run, other programs included (not for fio and `perf pool`).
     pub whole_machine: Option<WholeMachine>,
-    /// CPU cycles, user and kernel (`--counters`).
-    pub cycles: Option<u64>,
-    /// Instructions, user and kernel (`--counters`).
-    pub instructions: Option<u64>,
     /// Calls of `io_uring_enter`; with AIO, calls of `io_submit` and `io_getevents` (ringfile).
     pub enters: Option<u64>,
     /// Operations of which every submission used registered memory (ringfile).
@@ -98,6 +94,12 @@ impl Run {
         let engine = self.setup.engine;
         let one_by_one = engine.is_fio() || matches!(engine, Engine::Pread | Engine::RingfileQueue);
         self.setup.batch.is_some() && !one_by_one
+    }
+
+    /// Returns how many latencies it has.
+    pub fn timed(&self) -> u64 {
+        let batch = self.setup.batch.filter(|_| self.is_of_batches()).unwrap_or(1);
+        self.ops / batch.max(1) as u64
     }
 
     /// Returns whether its amount of work is fixed, rather than its length.
@@ -217,7 +219,7 @@ pub struct RouteOps {
 
 impl RouteOps {
     /// Takes the counts by route out of the library's metrics.
-    pub fn of(counted: &ringfile::Metrics) -> RouteOps {
+    pub fn of(counted: &ringfile::metrics::Metrics) -> RouteOps {
         let (inline, workers, aio) = (counted.inline_ops, counted.worker_ops, counted.aio_ops);
         RouteOps { ring: counted.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
     }
@@ -249,7 +251,7 @@ pub struct EnterSizes {
 
 impl EnterSizes {
     /// Takes the histograms out of the library's metrics.
-    pub fn of(counted: &ringfile::Metrics) -> EnterSizes {
+    pub fn of(counted: &ringfile::metrics::Metrics) -> EnterSizes {
         EnterSizes {
             submitted: counted.submitted_per_enter.to_vec(),
             collected: counted.completed_per_enter.to_vec(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Buffers, Cache, Engine, Executor, Memory, Open, RingFlags, Route, Rw, Side};
+use super::{Buffers, Cache, Engine, Memory, Open, RingFlags, Route, Rw, Side};
 
 /// The value of every factor of a run. Runs with the same setup are repetitions, in other rounds or as A/A runs.
 ///
@@ -41,8 +41,6 @@ pub struct Setup {
     pub route: Option<Route>,
     /// Setup flags of the rings, as requested (`perf buffers`).
     pub ring_flags: Option<RingFlags>,
-    /// Executor of the tasks (ringfile).
-    pub executor: Option<Executor>,
     /// Bytes of an operation.
     #[serde(rename = "block_size_bytes")]
     pub block: u64,
@@ -88,7 +86,6 @@ impl Default for Setup {
             cache: Cache::Keep,
             route: Some(Route::Auto),
             ring_flags: None,
-            executor: Some(Executor::Ringfile),
             block: 4096,
         }
     }

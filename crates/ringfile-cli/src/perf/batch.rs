@@ -1,48 +1,73 @@
-//! `ringfile perf batch`: random reads in batches, several batches in flight for each thread.
+//! `ringfile perf batch`: random reads in batches, several batches in flight for each thread. `ringfile perf multiread`:
+//! blocking reads of many blocks at once, from several threads.
 
-use super::plan::{Depth, Grid, Timing, every_way};
-use super::session::{self, Request};
-use super::{default_numjobs, engines, opened};
-use crate::cli::BatchArgs;
-use crate::error::Failure;
-use crate::job::BatchSettings;
+use super::plan::{Depth, Grid, every_way};
+use super::request::Request;
+use super::{default_numjobs, opened, session};
+use crate::cli::{BatchArgs, BatchReadArgs, MultireadArgs};
+use crate::error::{Failure, usage};
 use crate::model::{Cache, Engine, Kind};
-use crate::values;
+use crate::values::{self, List};
 
-/// The engines, in the order of the table.
-const ENGINES: [Engine; 4] =
-    [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Fio];
-
-/// Carries out the command.
+/// Carries out `ringfile perf batch`.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
+    use Engine::{Fio, RingfileBlocking, RingfileQueue, RingfileTokio};
     let sizes = values::listed(&args.reads.batch, &[64]);
     let depths = sizes.iter().flat_map(|&size| {
         args.inflight.values().iter().map(move |&inflight| Depth::of_batches(size, inflight))
     });
-    let default_cache = if args.reads.direct { Cache::Keep } else { Cache::Cold };
-    session::run(Request {
-        kind: Kind::Batch,
-        test_file: args.test_file.clone(),
-        timing: Timing::of(&args.timing),
-        work: args.reads.work,
-        settings: BatchSettings {
-            submit: args.queue.iodepth_batch_submit.map(|count| count as usize),
-            complete: args.queue.iodepth_batch_complete.map(|count| count as usize),
-            low: args.queue.iodepth_low.map(|count| count as usize),
-        },
-        output: &args.output,
-        verify: false,
-        counters: false,
-        grid: Grid {
-            numjobs: values::listed(&args.numjobs, &default_numjobs()),
-            depths: depths.collect(),
-            blocks: vec![args.bs],
-            open: vec![opened(args.reads.direct)],
-            cache: values::listed(&args.reads.cache, &[default_cache]),
-            ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
-            engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
-            rounds: args.timing.rounds,
-            ..Grid::plain()
-        },
-    })
+    let grid = Grid {
+        numjobs: values::listed(&args.numjobs, &default_numjobs()),
+        depths: depths.collect(),
+        engines: vec![RingfileBlocking, RingfileTokio, RingfileQueue, Fio],
+        cache: vec![Cache::Cold],
+        blocks: vec![args.bs],
+        ..Grid::plain()
+    };
+    read(Kind::Batch, &args.reads, grid)
+}
+
+/// Carries out `ringfile perf multiread`.
+pub fn run_multiread(args: &MultireadArgs) -> Result<(), Failure> {
+    use Engine::{Fio, Pread, Ringfile, SubmitOnly, TwoRings};
+    let sizes = values::listed(&args.reads.batch, &[10, 250, 1000]);
+    let grid = Grid {
+        numjobs: args.numjobs.values().to_vec(),
+        depths: sizes.iter().map(|&size| Depth::of_batches(size, 1)).collect(),
+        engines: vec![Ringfile, TwoRings, SubmitOnly, Pread, Fio],
+        cache: vec![Cache::Warm],
+        blocks: vec![args.bs],
+        ..Grid::plain()
+    };
+    read(Kind::Multiread, &args.reads, grid)
+}
+
+/// Carries out a command whose grid has all engines, and the state of the page cache that it begins with by default.
+fn read(kind: Kind, args: &BatchReadArgs, grid: Grid) -> Result<(), Failure> {
+    let cache = if args.direct { vec![Cache::Keep] } else { grid.cache };
+    let grid = Grid {
+        open: vec![opened(args.direct)],
+        cache: values::listed(&args.cache, &cache),
+        ways: every_way(args.route.values(), args.buffers.values()),
+        engines: engines(args.engines.as_ref(), &grid.engines)?,
+        rounds: args.run.timing.rounds,
+        ..grid
+    };
+    session::run(Request::new(kind, &args.run, grid))
+}
+
+/// Returns the requested engines; the first must be one of this library's.
+fn engines(asked: Option<&List<Engine>>, all: &[Engine]) -> Result<Vec<Engine>, Failure> {
+    let Some(asked) = asked.map(List::values) else { return Ok(all.to_vec()) };
+    let names = |engines: &[Engine]| engines.iter().map(values::name).collect::<Vec<_>>().join(", ");
+    if let Some(other) = asked.iter().find(|engine| !all.contains(engine)) {
+        let (other, known) = (values::name(other), names(all));
+        return usage(format!("--engines {other} is not known here; choose from {known}"));
+    }
+    let (ours, others): (Vec<Engine>, Vec<Engine>) = asked.iter().partition(|engine| engine.is_ours());
+    if ours.is_empty() {
+        let ours: Vec<Engine> = all.iter().copied().filter(|engine| engine.is_ours()).collect();
+        return usage(format!("--engines has nothing of ringfile to compare with: add {}", names(&ours)));
+    }
+    Ok([ours, others].concat())
 }

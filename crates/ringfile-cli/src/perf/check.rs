@@ -1,6 +1,6 @@
 //! Refuses requests that cannot be measured, before anything is read or written.
 
-use super::session::Request;
+use super::request::Request;
 use crate::engine::fio;
 use crate::error::{Failure, refuse, usage};
 use crate::machine;

@@ -1,12 +1,12 @@
 //! `ringfile perf file`: one file or device, and every combination of the requested values.
 
-use super::plan::{Depth, Grid, Timing, every_way};
-use super::session::{self, Request};
+use super::plan::{Depth, Grid, every_way};
+use super::request::Request;
+use super::session;
 use super::{default_cache, default_numjobs, has_ring, mixed, opened};
 use crate::cli::FileArgs;
 use crate::error::Failure;
-use crate::job::BatchSettings;
-use crate::model::{Buffers, Cache, Engine, Executor, Kind, Open, Route, Rw};
+use crate::model::{Buffers, Cache, Engine, Kind, Open, Route, Rw};
 use crate::values::{self, List};
 
 /// Carries out the command.
@@ -14,17 +14,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     if args.cache.as_ref().is_some_and(|list| list.values().contains(&Cache::Mixed)) {
         return mixed::run(args);
     }
-    session::run(Request {
-        kind: Kind::File,
-        test_file: args.test_file.clone(),
-        timing: Timing::of(&args.timing),
-        work: args.work,
-        settings: BatchSettings::default(),
-        output: &args.output,
-        verify: args.verify,
-        counters: false,
-        grid: grid(args),
-    })
+    session::run(Request { verify: args.verify, ..Request::new(Kind::File, &args.run, grid(args)) })
 }
 
 fn grid(args: &FileArgs) -> Grid {
@@ -38,9 +28,8 @@ fn grid(args: &FileArgs) -> Grid {
         cache: default_cache(&args.cache, open == [Open::Direct]),
         open,
         ways: ways(args, has_ring()),
-        executor: values::listed(&args.executor, &[Executor::Ringfile]),
         engines: std::iter::once(&Engine::Ringfile).chain(against).copied().collect(),
-        rounds: args.timing.rounds,
+        rounds: args.run.timing.rounds,
         ..Grid::plain()
     }
 }

@@ -40,8 +40,8 @@ const COMPARED: [Open; 3] = [Open::Adaptive, Open::Buffered, Open::Direct];
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
     check(args)?;
-    leftover::tell(args.output.quiet);
-    let outputs = Outputs::check(&args.output, None, args.test_file.file.as_deref())?;
+    leftover::tell(args.run.output.quiet);
+    let outputs = Outputs::check(&args.run.output, args.run.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let intent = Intent {
         block: args.bs,
@@ -50,15 +50,15 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         verify: false,
         default_place: DefaultPlace::Disk,
     };
-    let mut test_file = TestFile::open(&args.test_file, intent, &interrupt)?;
+    let mut test_file = TestFile::open(&args.run.test_file, intent, &interrupt)?;
     if test_file.size() < SMALLEST {
         let why = "has less than 256 MiB for --cache mixed: name a --file that is larger, or a new one";
         return refuse(&test_file.path, why);
     }
-    let timing = Timing::of(&args.timing);
+    let timing = Timing::of(&args.run.timing);
     let steps = grid(args).steps();
     let total = (timing.warmup + timing.duration) * steps.len() as u32;
-    let mut progress = Progress::new(total, args.output.quiet);
+    let mut progress = Progress::new(total, args.run.output.quiet);
     test_file.notes.iter().for_each(|note| progress.warn(note));
     test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))?;
     test_file.settle(Cache::Mixed)?;
@@ -83,7 +83,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     });
     progress.finish();
     let results = results(args, &test_file, &memory, runs, matches!(ended, Err(Failure::Interrupted)));
-    outputs::conclude(ended, &args.output, &outputs, &results)
+    outputs::conclude(ended, &args.run.output, &outputs, &results)
 }
 
 /// Refuses options that do not apply.
@@ -96,18 +96,17 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
         ("--numjobs", args.numjobs.is_some()),
         ("--rw", args.rw.is_some()),
         ("--buffers", args.buffers.is_some()),
-        ("--executor", args.executor.is_some()),
         ("--direct", args.direct),
         ("--open", args.open.is_some()),
         ("--against", args.against.is_some()),
         ("--verify", args.verify),
-        ("--access", args.work.access.is_some()),
-        ("--io-size", args.work.io_size.is_some()),
+        ("--access", args.run.work.access.is_some()),
+        ("--io-size", args.run.work.io_size.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
         return usage(format!("--cache mixed is one fixed mix of reads: leave out {option}"));
     }
-    if args.test_file.size() < SMALLEST || args.bs > SCAN {
+    if args.run.test_file.size() < SMALLEST || args.bs > SCAN {
         return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
     }
     Ok(())
@@ -122,7 +121,7 @@ fn grid(args: &FileArgs) -> Grid {
         depths: vec![Depth::of(args.iodepth.values()[0])],
         open: COMPARED.to_vec(),
         ways: vec![(route, Buffers::Normal)],
-        rounds: args.timing.rounds,
+        rounds: args.run.timing.rounds,
         ..Grid::plain()
     }
 }
@@ -139,8 +138,8 @@ fn results(
         file_created: test_file.created,
         size_bytes: test_file.size(),
         direct: false,
-        duration_s: args.timing.duration.as_secs_f64(),
-        warmup_s: args.timing.warmup.as_secs_f64(),
+        duration_s: args.run.timing.duration.as_secs_f64(),
+        warmup_s: args.run.timing.warmup.as_secs_f64(),
         ..grid(args).params()
     };
     let machine = Machine::here(test_file.filesystem.clone());
@@ -148,7 +147,7 @@ fn results(
     results.interrupted = interrupted;
     results.notes = vec![
         format!("{}; {memory}", notes::file(test_file, &grid(args), false)),
-        notes::timing(Timing::of(&args.timing), None, &results),
+        notes::timing(Timing::of(&args.run.timing), None, &results),
         notes::machine(),
         "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, misses and \
          admitted: blocks, as the library counts them"
@@ -159,7 +158,7 @@ fn results(
 }
 
 /// What the tasks of a run share.
-struct Shared {
+struct MixedTasks {
     file: File,
     pool: Pool,
     block: u64,
@@ -174,7 +173,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
     let setup = run.setup;
     let (depth, block) = (setup.iodepth, setup.block);
     let capacity = (depth as u64 * block.next_multiple_of(4096) * 2 + 4 * SCAN + (2 << 20)) as usize;
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(MixedTasks {
         file: open(&setup, &test_file.path, test_file.identity)?,
         pool: Pool::new(capacity),
         block,
@@ -209,7 +208,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
 }
 
 /// Lets all tasks read for this long.
-fn phase(shared: &Rc<Shared>, depth: usize, length: Duration, interrupt: &Interrupt) {
+fn phase(shared: &Rc<MixedTasks>, depth: usize, length: Duration, interrupt: &Interrupt) {
     shared.until.set(Instant::now() + length);
     ringfile::block_on(async {
         let scan = ringfile::spawn(scan(Rc::clone(shared), interrupt.clone()));
@@ -222,7 +221,7 @@ fn phase(shared: &Rc<Shared>, depth: usize, length: Duration, interrupt: &Interr
     });
 }
 
-impl Shared {
+impl MixedTasks {
     /// Reads a range, and returns whether to continue.
     async fn read(&self, offset: u64, len: u64) -> bool {
         let read = async {
@@ -237,7 +236,7 @@ impl Shared {
     }
 }
 
-async fn read_hot(shared: Rc<Shared>, seed: u64) {
+async fn read_hot(shared: Rc<MixedTasks>, seed: u64) {
     let (mut random, places) = (Rng::with_seed(seed), Shuffle::new(shared.blocks));
     loop {
         // Zipf's law with the exponent 1: the logarithm of the rank is uniform.
@@ -251,7 +250,7 @@ async fn read_hot(shared: Rc<Shared>, seed: u64) {
     }
 }
 
-async fn scan(shared: Rc<Shared>, interrupt: Interrupt) {
+async fn scan(shared: Rc<MixedTasks>, interrupt: Interrupt) {
     let size = shared.blocks * shared.block;
     let mut offset = 0;
     while shared.read(offset, SCAN.min(size - offset)).await {

@@ -1,8 +1,8 @@
 //! The notes below the tables: what a reader needs to judge the figures and to reproduce them.
 
 use super::plan::{Grid, Timing};
-use super::session::{Request, Session};
-use crate::engine::fio;
+use super::request::Request;
+use crate::engine::{Fio, fio};
 use crate::machine;
 use crate::model::{Access, Cache, Engine, Open, Results, Role, Run};
 use crate::numbers::counted;
@@ -13,8 +13,8 @@ use crate::values::{self, Bytes, IoSize};
 use crate::whole::why_no_memory_bandwidth;
 
 /// Returns the notes, one line each.
-pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
-    let (test_file, request, runs) = (&session.test_file, &session.request, &session.runs[..]);
+pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, results: &Results) -> Vec<String> {
+    let runs = &results.runs[..];
     let mut notes = vec![
         file(test_file, &request.grid, request.verify),
         timing(request.timing, request.work.io_size, results),
@@ -35,7 +35,7 @@ pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
     }
     notes.extend(routes::routes(runs));
     notes.extend(routes::registered(runs));
-    if let Some(fio) = session.fio.as_ref().filter(|_| runs.iter().any(|run| run.setup.engine.is_fio())) {
+    if let Some(fio) = fio.filter(|_| runs.iter().any(|run| run.setup.engine.is_fio())) {
         notes.push(format!(
             "{}: the same file, blocks, threads and amount or time; CPU of the whole process but its main thread, which \
              only sets up and reports",
@@ -43,9 +43,7 @@ pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
         ));
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
             if runs.iter().any(|run| run.setup.engine == engine) {
-                let settings = request.settings.of_fio().filter(|_| engine == Engine::Fio);
-                let settings: String = settings.map(|option| format!("; {option}")).collect();
-                notes.push(format!("{}: {}{settings}", values::name(&engine), fio::describe(engine)));
+                notes.push(format!("{}: {}", values::name(&engine), fio::describe(engine)));
             }
         }
     }

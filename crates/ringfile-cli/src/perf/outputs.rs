@@ -9,8 +9,9 @@ use crate::advice::text;
 use crate::cli::OutputArgs;
 use crate::error::Failure;
 use crate::html;
-use crate::model::Results;
+use crate::model::{Kind, Results};
 use crate::report::output::{self, OutputFile};
+use crate::report::verdict;
 use crate::{report, terminal, values};
 
 /// Prints and saves what was measured, whether or not the command was interrupted.
@@ -26,30 +27,41 @@ pub fn conclude(
     ended.and(printed).and(saved)
 }
 
-/// Prints the advice and, if they are asked for or there is no advice, the tables and the notes.
+/// Prints the verdict or the advice, and the tables and notes if they are asked for.
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
     let width = terminal::width();
-    let mut parts = vec![text::block(results, width)];
-    if output.tables || results.advice.is_empty() {
+    let mut parts =
+        vec![terminal::lines(verdict::lines(results), width), text::block(results, width, output.explain)];
+    if output.tables || results.kind == Some(Kind::Mixed) {
         parts.extend(report::tables(results).iter().map(|table| table.text_of_width(width)));
         parts.extend((!output.quiet).then(|| terminal::notes(&results.notes, width)));
     } else if !output.quiet {
-        parts.push(terminal::lines([more(output.report.as_deref())], width));
+        let warnings: Vec<String> = results.notes.iter().filter(|note| is_warning(note)).cloned().collect();
+        parts.push(terminal::notes(&warnings, width));
+        parts.push(terminal::lines([more(output, results)], width));
     }
     parts.retain(|part| !part.is_empty());
     output::print(&parts.join("\n"))
 }
 
+/// Returns whether a note says that the figures are not what was asked for.
+fn is_warning(note: &str) -> bool {
+    ["auto is behind", "auto may be behind", "the rate was NOT carried"]
+        .iter()
+        .any(|begin| note.starts_with(begin))
+}
+
 /// Returns where the rest of the results is.
-fn more(report: Option<&Path>) -> String {
-    let page = match report {
+fn more(output: &OutputArgs, results: &Results) -> String {
+    let page = match output.report.as_deref() {
         Some(page) => format!("{} draws them", values::shell_word(page.as_os_str())),
         None => "--report FILE.html draws them".into(),
     };
-    format!("All figures: --tables prints them, and says what they mean; {page}.")
+    let reasons = if results.advice.is_empty() || output.explain { "" } else { " --explain: the reasons." };
+    format!("--tables: all figures, and what they mean; {page}.{reasons}")
 }
 
 /// Returns the command line, quoted for a shell.
@@ -68,22 +80,12 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the output files can be written, and are not the measured file. The results of a resumed measurement
-    /// replace the file that it resumes.
-    pub fn check(
-        output: &OutputArgs,
-        resumed: Option<&Path>,
-        measured: Option<&Path>,
-    ) -> Result<Outputs, Failure> {
+    /// Checks that the output files can be written, and are not the measured file.
+    pub fn check(output: &OutputArgs, measured: Option<&Path>) -> Result<Outputs, Failure> {
         let named = |path: &Option<PathBuf>| {
             path.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()
         };
-        let json = match resumed {
-            Some(resumed) => Some(OutputFile::check(resumed, true)?),
-            None => named(&output.json)?,
-        };
-        let report = named(&output.report)?;
-        let outputs = Outputs { json, report };
+        let outputs = Outputs { json: named(&output.json)?, report: named(&output.report)? };
         if let Some(measured) = measured {
             outputs.files().try_for_each(|file| file.check_apart_from(measured))?;
         }

@@ -10,8 +10,7 @@ use std::time::Duration;
 use crate::cli::TimingArgs;
 use crate::engine::memory::Scattered;
 use crate::model::{
-    Batching, Buffers, Cache, Engine, Executor, Open, Params, RingFlags, Role, Route, Run, Rw, Setup,
-    distinct,
+    Batching, Buffers, Cache, Engine, Open, Params, RingFlags, Role, Route, Rw, Setup, distinct,
 };
 
 /// Depths at which `perf buffers` measures the choices other than buffers.
@@ -48,8 +47,6 @@ pub struct Grid {
     pub open: Vec<Open>,
     /// The engines to compare; the first one is repeated at the end of each round.
     pub engines: Vec<Engine>,
-    /// Executors of ringfile's tasks.
-    pub executor: Vec<Executor>,
     /// Setup flags of the rings; only `None` if none were requested.
     pub ring_flags: Vec<Option<RingFlags>>,
     /// Routes of ringfile's operations, each with a kind of buffers.
@@ -160,7 +157,6 @@ impl Grid {
             depths: vec![Depth::of(1)],
             open: vec![Open::Buffered],
             engines: vec![Engine::Ringfile],
-            executor: vec![Executor::Ringfile],
             ring_flags: vec![None],
             ways: vec![(Route::Auto, Buffers::Normal)],
             parts: 1,
@@ -229,7 +225,6 @@ impl Grid {
             cache: self.cache.clone(),
             route: distinct(self.ways.iter().map(|&(route, _)| route)),
             ring_flags: self.ring_flags.iter().flatten().copied().collect(),
-            executor: self.executor.clone(),
             rounds: self.rounds,
             ..Params::default()
         }
@@ -281,11 +276,7 @@ impl Grid {
     fn of_engine(&self, engine: Engine, cell: Setup) -> Vec<Setup> {
         let cell = Setup { engine, ..cell };
         if engine.is_ours() || engine == Engine::ByHand {
-            let mut setups = each(vec![cell], &self.executor, |cell, &executor| Setup {
-                executor: executor_of(&cell, executor),
-                ..cell
-            });
-            setups = each(setups, &self.open, |cell, &open| cell.opened(open));
+            let mut setups = each(vec![cell], &self.open, |cell, &open| cell.opened(open));
             setups = each(setups, &self.ring_flags, |cell, &ring_flags| Setup { ring_flags, ..cell });
             setups = each(setups, &self.ways, |cell, &(route, buffers)| Setup {
                 route: engine.is_ours().then_some(route),
@@ -297,7 +288,7 @@ impl Grid {
             return setups;
         }
         let open = if self.open[0] == Open::Direct { Open::Direct } else { Open::Buffered };
-        let cell = Setup { route: None, executor: None, ..cell }.opened(open);
+        let cell = Setup { route: None, ..cell }.opened(open);
         if engine.one_at_a_time() {
             // These are measured once for all depths, in the cell of the first depth, but for each batch size.
             let repeated = cell.batch.is_none() && cell.iodepth != self.depths[0].iodepth;
@@ -339,7 +330,6 @@ impl Grid {
         let by_fio = |open, cache| Setup {
             engine: Engine::Fio,
             route: None,
-            executor: None,
             ring_flags: None,
             ..plain(open, cache, Route::Ring)
         };
@@ -364,24 +354,6 @@ fn each<T>(setups: Vec<Setup>, values: &[T], with: impl Fn(Setup, &T) -> Setup) 
         .into_iter()
         .flat_map(|setup| values.iter().map(|value| with(setup, value)).collect::<Vec<_>>())
         .collect()
-}
-
-/// Returns the executor of an engine's tasks, if it has tasks.
-fn executor_of(setup: &Setup, executor: Executor) -> Option<Executor> {
-    match setup.engine {
-        Engine::Ringfile if setup.batch.is_none() => Some(executor),
-        Engine::RingfileTokio => Some(Executor::Tokio),
-        Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileQueue => None,
-        Engine::Fio | Engine::FioBatch | Engine::FioPsync | Engine::Pread => None,
-        Engine::SubmitOnly | Engine::ByHand | Engine::TwoRings => None,
-    }
-}
-
-impl Step {
-    /// Returns whether a run is the result of this step.
-    pub fn made(&self, run: &Run) -> bool {
-        (run.setup, run.role, run.round) == (self.setup, self.role, self.round)
-    }
 }
 
 #[cfg(test)]
@@ -437,15 +409,14 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_executors_multiply_ringfile_alone() {
+    fn routes_multiply_ringfile_alone() {
         let mut grid = grid(&[Engine::Fio], 1);
         grid.ways = every_way(&[Route::Auto, Route::Ring, Route::Inline], &Buffers::WHOLE);
-        grid.executor = vec![Executor::Ringfile, Executor::Tokio];
         let steps = grid.steps();
         let count = |engine, role| {
             steps.iter().filter(|step| step.setup.engine == engine && step.role == role).count()
         };
-        assert_eq!(count(Engine::Ringfile, Role::Measure), 8 * 2 * 3 * 2);
+        assert_eq!(count(Engine::Ringfile, Role::Measure), 8 * 2 * 3);
         assert_eq!(count(Engine::Fio, Role::Measure), 8 * 2);
         assert_eq!(count(Engine::Ringfile, Role::Aa), 8, "of the first alone");
     }

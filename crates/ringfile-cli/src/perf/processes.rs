@@ -7,11 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::worker::Answer;
-pub use super::worker::Order;
+pub use super::worker::WorkerOrder;
 use crate::engine::window::{self, TICK};
 use crate::engine::{Counted, Outcome};
 use crate::error::{Failure, errno_text};
@@ -32,7 +31,7 @@ pub fn command() -> Command {
 /// Carries out one order with each command, all at the same time, and calls `tick` now and then. Returns what the
 /// processes did together, and why memory was not registered, if that was refused to one of them.
 pub fn run(
-    orders: Vec<(Command, Order)>,
+    orders: Vec<(Command, WorkerOrder)>,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
 ) -> Result<(Outcome, Option<String>), Failure> {
@@ -47,14 +46,14 @@ pub fn run(
 
 /// The worker processes of a run.
 struct Workers<'a> {
-    workers: Vec<Worker>,
+    workers: Vec<WorkerProcess>,
     interrupt: &'a Interrupt,
     /// Whether the processes were asked to end.
     told: bool,
 }
 
 /// One worker process, and the lines that it prints.
-struct Worker {
+struct WorkerProcess {
     child: Child,
     lines: Receiver<String>,
 }
@@ -62,12 +61,12 @@ struct Worker {
 impl Workers<'_> {
     fn carry_out(
         &mut self,
-        orders: Vec<(Command, Order)>,
+        orders: Vec<(Command, WorkerOrder)>,
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Answer>, Failure> {
         let mut all = Vec::new();
         for (command, order) in orders {
-            self.workers.push(Worker::start(command)?);
+            self.workers.push(WorkerProcess::start(command)?);
             all.push(order);
         }
         for index in 0..all.len() {
@@ -83,7 +82,7 @@ impl Workers<'_> {
             answers
                 .push(answer.map_err(|error| Failure::Io(format!("a process answered {line:?}: {error}")))?);
         }
-        self.workers.iter_mut().try_for_each(Worker::end)?;
+        self.workers.iter_mut().try_for_each(WorkerProcess::end)?;
         Ok(answers)
     }
 
@@ -94,7 +93,7 @@ impl Workers<'_> {
                 self.told = true;
                 for worker in &self.workers {
                     // The process may already have ended.
-                    let _ = kill(Pid::from_raw(worker.child.id().cast_signed()), Signal::SIGTERM);
+                    let _ = kill_process(Pid::from_child(&worker.child), Signal::TERM);
                 }
             }
             match self.workers[index].lines.recv_timeout(TICK) {
@@ -106,18 +105,18 @@ impl Workers<'_> {
     }
 }
 
-impl Worker {
-    fn start(mut command: Command) -> Result<Worker, Failure> {
+impl WorkerProcess {
+    fn start(mut command: Command) -> Result<WorkerProcess, Failure> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
             let (program, error) = (command.get_program().to_string_lossy(), errno_text(&error));
             Failure::Io(format!("can't start the process {program}: {error}"))
         })?;
         let lines = sys::lines_of(child.stdout.take()).map_err(|error| window::no_thread(&error))?;
-        Ok(Worker { child, lines })
+        Ok(WorkerProcess { child, lines })
     }
 
-    fn give(&mut self, order: &Order) -> Result<(), Failure> {
+    fn give(&mut self, order: &WorkerOrder) -> Result<(), Failure> {
         let lost = |error: std::io::Error| Failure::Io(format!("a process was lost: {}", errno_text(&error)));
         let text = serde_json::to_string(order).map_err(|error| Failure::Io(error.to_string()))?;
         let Some(stdin) = self.child.stdin.as_mut() else { return Ok(()) };
@@ -150,7 +149,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         // If the process has already been waited for, both calls do nothing.
         let _ = self.child.kill();
@@ -199,13 +198,8 @@ mod tests {
     fn answer(ops: u64, millis: u64) -> Answer {
         let mut latencies = Recorder::new();
         latencies.record_many(Duration::from_micros(ops), ops);
-        let usage = Usage {
-            user: Duration::from_millis(1),
-            system: Duration::from_millis(2),
-            context_switches: 3,
-            cycles: None,
-            instructions: Some(7),
-        };
+        let usage =
+            Usage { user: Duration::from_millis(1), system: Duration::from_millis(2), context_switches: 3 };
         let outcome = Outcome {
             ops,
             duration: Duration::from_millis(millis),
@@ -225,7 +219,6 @@ mod tests {
         assert!((rate - 300.0).abs() < 1e-6, "{rate}");
         let usage = outcome.usage.expect("both have it");
         assert_eq!((usage.cpu(), usage.context_switches), (Duration::from_millis(6), 6));
-        assert_eq!((usage.cycles, usage.instructions), (None, Some(14)));
         assert_eq!(outcome.latency.expect("operations").max, 300_000);
     }
 
@@ -234,7 +227,7 @@ mod tests {
         let run = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            let worker = Worker::start(command).expect("sh");
+            let worker = WorkerProcess::start(command).expect("sh");
             let mut workers =
                 Workers { workers: vec![worker], interrupt: &Interrupt::default(), told: false };
             workers.line(0, &mut || {}).expect_err("no line").to_string()

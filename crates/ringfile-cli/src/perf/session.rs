@@ -9,94 +9,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::outputs::{self, Outputs};
-use super::plan::{Grid, Step, Timing};
-use super::processes::{self, Order};
+use super::plan::Step;
+use super::processes::{self, WorkerOrder};
+use super::request::Request;
 use super::{check, notes};
-use crate::cli::{OutputArgs, TestFileArgs, WorkArgs};
-use crate::engine::fio::Fio;
+use crate::engine::Fio;
 use crate::engine::{Bench, Outcome};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
-use crate::job::{BatchSettings, Job};
-use crate::model::{Access, Batching, Buffers, Cache, Engine, Kind, Machine, Params, Results, Run};
+use crate::job::Job;
+use crate::model::{Batching, Buffers, Cache, Engine, Machine, Params, Results, Run};
 use crate::progress::Progress;
 use crate::report::behind::cells_behind;
 use crate::report::cold;
 use crate::report::output::OutputFile;
 use crate::sys;
 use crate::testfile::{Intent, TestFile, leftover};
-use crate::values::{self, IoSize};
+use crate::values;
 use crate::verify::Verifier;
 
 /// How often results are saved while measuring: if the process is killed, no more than this is lost.
 const CHECKPOINT: Duration = Duration::from_secs(20);
-
-/// What a command wants measured.
-pub struct Request<'a> {
-    /// The command.
-    pub kind: Kind,
-    /// The file.
-    pub test_file: TestFileArgs,
-    /// How long each run is.
-    pub timing: Timing,
-    /// Which blocks, and how much.
-    pub work: WorkArgs,
-    /// When a loop over a queue submits and collects.
-    pub settings: BatchSettings,
-    /// Where results go.
-    pub output: &'a OutputArgs,
-    /// Whether contents are checked.
-    pub verify: bool,
-    /// Whether cycles and instructions are counted.
-    pub counters: bool,
-    /// The runs to make.
-    pub grid: Grid,
-}
-
-impl Request<'_> {
-    /// Returns which blocks random operations visit in runs with this state of the page cache.
-    pub fn access(&self, cache: Cache) -> Access {
-        let once = cache == Cache::Cold || self.work.io_size == Some(IoSize::All);
-        match self.work.access {
-            Some(access) => access,
-            None if once && !self.verify => Access::Once,
-            None => Access::Any,
-        }
-    }
-
-    /// Returns the number of operations of each run, if `--io-size` fixes it.
-    pub fn amount(&self, test_file: &TestFile) -> Option<u64> {
-        self.work.io_size.map(|io_size| match io_size {
-            IoSize::All => test_file.blocks,
-            IoSize::Bytes(bytes) => bytes / test_file.block,
-        })
-    }
-
-    /// Returns the expected timing: a fixed amount is assumed to move at 500 MiB per second.
-    fn expected(&self, test_file: &TestFile) -> Timing {
-        let amount = self.amount(test_file);
-        let taken = amount.map(|amount| Duration::from_millis(amount.saturating_mul(test_file.block) >> 19));
-        Timing { duration: taken.unwrap_or(self.timing.duration), ..self.timing }
-    }
-
-    /// Returns about how long some runs take together.
-    fn length(&self, steps: &[Step], test_file: &TestFile) -> Duration {
-        let timing = self.expected(test_file);
-        steps.iter().map(|step| timing.length(step)).sum()
-    }
-}
 
 /// Carries out a command without worker processes.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
     leftover::tell(request.output.quiet);
     let intent = check::intent(&request)?;
     let output = request.output;
-    let outputs = Outputs::check(output, None, request.test_file.file.as_deref())?;
+    let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let test_file = TestFile::open(&request.test_file, intent, &interrupt)?;
     check::fit(&request, &test_file)?;
 
-    let mut session = Session::new(request, test_file, interrupt, Vec::new());
+    let mut session = Session::new(request, test_file, interrupt);
     let filled = session.prepare(intent);
     let ended = filled.and_then(|verifier| session.measure(verifier.as_ref(), None));
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
@@ -132,39 +77,23 @@ fn fill_time(test_file: &TestFile) -> Duration {
     if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
-/// Returns the runs of a grid that remain to be made.
-fn left(grid: &Grid, runs: &[Run]) -> Vec<Step> {
-    let steps = grid.steps().into_iter();
-    steps.filter(|step| !runs.iter().any(|run| step.made(run))).collect()
-}
-
 impl<'a> Session<'a> {
-    /// Returns a session that continues after these runs.
-    pub fn new(
-        request: Request<'a>,
-        test_file: TestFile,
-        interrupt: Interrupt,
-        runs: Vec<Run>,
-    ) -> Session<'a> {
-        let left = request.length(&left(&request.grid, &runs), &test_file);
-        let progress = Progress::new(left + fill_time(&test_file), request.output.quiet);
+    /// Returns a session without runs.
+    pub fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
+        let length = request.length(&request.grid.steps(), &test_file);
+        let progress = Progress::new(length + fill_time(&test_file), request.output.quiet);
         Session {
             request,
             test_file,
             interrupt,
             progress,
-            runs,
+            runs: Vec::new(),
             notes: Vec::new(),
             deadline: None,
             fio: None,
             left_out: Vec::new(),
             cache_before: None,
         }
-    }
-
-    /// Returns how long the remaining runs take.
-    pub fn left(&self) -> Duration {
-        self.request.length(&left(&self.request.grid, &self.runs), &self.test_file)
     }
 
     /// Returns how long all runs take together.
@@ -182,7 +111,7 @@ impl<'a> Session<'a> {
         self.test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))
     }
 
-    /// Makes all remaining runs, and saves them to `checkpoint` from time to time.
+    /// Makes all runs, and saves them to `checkpoint` from time to time.
     pub fn measure(
         &mut self,
         verifier: Option<&Arc<Verifier>>,
@@ -191,7 +120,7 @@ impl<'a> Session<'a> {
         self.find_fio();
         let timing = self.request.expected(&self.test_file);
         let mut saved = Instant::now();
-        let steps = left(&self.request.grid, &self.runs);
+        let steps = self.request.grid.steps();
         for (index, step) in steps.iter().enumerate() {
             if self.interrupt.asked() {
                 return Err(Failure::Interrupted);
@@ -260,7 +189,7 @@ impl<'a> Session<'a> {
             Err(failure) => return Err(failure),
         };
         let whole = outcome.failure.is_none() && !self.interrupt.asked();
-        // An interrupted run is kept as far as it got, unless it can be repeated by resuming the command.
+        // An interrupted run of this process is kept as far as it got.
         let counts = setup.processes.is_none() && (outcome.ops > 0 || outcome.errors > 0);
         if whole || counts {
             let mut run = outcome.run(step.setup, step.round, step.role, &job);
@@ -292,15 +221,15 @@ impl<'a> Session<'a> {
             fio: self.fio.as_ref(),
         };
         let outcome = bench.run(step.setup.engine, job, &mut tick)?;
-        Ok((outcome, ringfile::refused_registration().map(|refused| refused.to_string())))
+        Ok((outcome, ringfile::buf::refused_registration().map(|refused| refused.to_string())))
     }
 
     /// Returns the order for one worker process of a run.
-    pub fn order(&self, job: &Job, number: usize, core: usize) -> Order {
+    pub fn order(&self, job: &Job, number: usize, core: usize) -> WorkerOrder {
         let (path, identity) = (self.test_file.path.clone(), self.test_file.identity);
         // Each process visits other offsets.
         let job = Job { seed: number as u64, ..job.clone() };
-        Order { path, identity, job, core, counters: self.request.counters }
+        WorkerOrder { path, identity, job, core }
     }
 
     /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file
@@ -318,7 +247,7 @@ impl<'a> Session<'a> {
         let setup = &run.setup;
         let applies = setup.cache == Cache::Cold && !setup.rw.writes() && !setup.direct;
         let brought_in = self.test_file.brought_in().filter(|_| applies)?.saturating_sub(before);
-        cold::hits(run.ops, setup.block, sys::page_size()?, brought_in)
+        cold::hits(run.ops, setup.block, sys::page_size(), brought_in)
     }
 
     /// Returns a step as the job for an engine.
@@ -329,7 +258,6 @@ impl<'a> Session<'a> {
             setup,
             parts: step.parts.unwrap_or(1),
             blocks: self.test_file.size() / setup.block,
-            settings: request.settings,
             warmup: request.timing.warmup_of(&setup),
             duration: if timed { request.timing.duration } else { values::LONGEST },
             access: request.access(setup.cache),
@@ -354,7 +282,7 @@ impl<'a> Session<'a> {
         let mut results = Results::new(self.request.kind, command, machine, self.params(), self.runs.clone());
         results.interrupted = interrupted;
         results.notes = behind.iter().map(|behind| behind.note.clone()).collect();
-        results.notes.extend(notes::of(self, &results));
+        results.notes.extend(notes::of(&self.request, &self.test_file, self.fio.as_ref(), &results));
         results.notes.extend(self.notes.iter().cloned());
         results.behind = behind;
         results
@@ -369,14 +297,10 @@ impl<'a> Session<'a> {
         let io_size_bytes = request.amount(test_file).map(|amount| amount * test_file.block);
         Params {
             file: absolute(&test_file.path).unwrap_or(test_file.path.clone()).to_string_lossy().into_owned(),
-            file_inode: (!test_file.created).then_some(test_file.identity.inode),
             file_created: test_file.created,
             size_bytes: test_file.size(),
             duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },
             io_size_bytes,
-            iodepth_batch_submit: request.settings.submit,
-            iodepth_batch_complete: request.settings.complete,
-            iodepth_low: request.settings.low,
             warmup_s: timing.warmup.as_secs_f64(),
             against: others.filter(|&engine| took_part(engine)).collect(),
             verify: request.verify,

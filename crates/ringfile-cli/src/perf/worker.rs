@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::counters;
 use crate::engine::{self, Bench, Outcome};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
@@ -16,10 +15,12 @@ use crate::job::Job;
 use crate::latency::Recorder;
 use crate::model::Engine;
 use crate::testfile::identity::Identity;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Order {
+pub struct WorkerOrder {
     /// The file.
     pub path: PathBuf,
     /// What distinguishes it from another file at this path.
@@ -28,8 +29,6 @@ pub struct Order {
     pub job: Job,
     /// The core to run on.
     pub core: usize,
-    /// Whether cycles and instructions are counted.
-    pub counters: bool,
 }
 
 /// What the process did.
@@ -47,32 +46,28 @@ pub struct Answer {
 pub fn run() -> Result<(), Failure> {
     let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
     // If this fails, the parent process has ended, and the answer has no reader.
-    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let interrupt = Interrupt::catch_signals()?;
     writeln!(std::io::stdout(), "ready").map_err(went_away)?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(went_away)?;
-    let order: Order = serde_json::from_str(&line).map_err(|error| {
+    let order: WorkerOrder = serde_json::from_str(&line).map_err(|error| {
         Failure::Usage(format!("only ringfile perf buffers may start this command: {error}"))
     })?;
-    let mut cores = nix::sched::CpuSet::new();
-    let pinned = cores.set(order.core);
-    pinned
-        .and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cores))
+    let mut cores = CpuSet::new();
+    cores.set(order.core);
+    sched_setaffinity(None, &cores)
         .map_err(|error| Failure::Io(format!("can't be pinned to core {}: {error}", order.core)))?;
-    if order.counters {
-        counters::begin();
-    }
     let answer = carry_out(&order, &interrupt)?;
     let text = serde_json::to_string(&answer).map_err(|error| Failure::Io(error.to_string()))?;
     writeln!(std::io::stdout(), "{text}").map_err(went_away)
 }
 
-fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
+fn carry_out(order: &WorkerOrder, interrupt: &Interrupt) -> Result<Answer, Failure> {
     let bench = Bench { path: &order.path, identity: order.identity, namespace: false, interrupt, fio: None };
     let run =
         if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;
-    let refused = ringfile::refused_registration().map(|refused| refused.to_string());
+    let refused = ringfile::buf::refused_registration().map(|refused| refused.to_string());
     Ok(Answer { outcome, latencies, refused })
 }

@@ -65,7 +65,7 @@ fn behind(parts: &[Factor], auto: &[&Run], best: (Route, f64), verdict: Verdict)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advice::recorded::{Truth, World, all_the_same};
+    use crate::advice::tests::recorded::{Truth, World, all_the_same};
 
     /// `auto` has 0.82 times the IOPS of ring and inline.
     fn behind(job: Setup) -> Truth {

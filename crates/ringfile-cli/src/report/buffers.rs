@@ -14,7 +14,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
     let of = |metrics: &[Metric], counted: &[Metric]| {
         medians::of(&keys, &grid, &[metrics, &known(counted, &grid)].concat())
     };
-    let mut tables = vec![of(&columns::GRID, &columns::GRID_COUNTED), comparison_table(&results.runs, &grid)];
+    let mut tables = vec![of(&columns::GRID, &[]), comparison_table(&results.runs, &grid)];
     // The CPU time of the whole machine beside that of the processes, in per cent of a core.
     if !known(&[Metric::MachineIdle], &grid).is_empty() {
         tables.push(of(&columns::MACHINE, &columns::MACHINE_COUNTED).titled("whole machine"));
@@ -36,9 +36,9 @@ fn cell_keys(groups: &[Group<'_>]) -> Vec<Factor> {
 }
 
 /// A comparison in a cell: its name, the subject, and the base.
-type Comparison = (&'static str, Buffers, Buffers);
+type BufferPair = (&'static str, Buffers, Buffers);
 
-const COMPARISONS: [Comparison; 4] = [
+const COMPARISONS: [BufferPair; 4] = [
     ("fixed/normal", Buffers::Fixed, Buffers::Normal),
     ("vectored/normal", Buffers::Vectored, Buffers::Normal),
     ("v.-fixed/vectored", Buffers::VectoredFixed, Buffers::Vectored),
@@ -50,16 +50,16 @@ const COMPARISONS: [Comparison; 4] = [
 fn comparison_table(runs: &[Run], groups: &[Group<'_>]) -> Table {
     let noise = [Metric::Iops, Metric::Cpu].map(|metric| (metric, Noise::of(runs, metric)));
     let keys = cell_keys(groups);
-    // The route and executor of the library's runs, which runs by hand lack.
+    // The route of the library's runs, which runs by hand lack.
     let ours = groups.iter().map(|group| group[0].setup).find(|setup| setup.engine.is_ours());
-    let way = ours.map(|setup| (setup.route, setup.executor)).unwrap_or_default();
+    let route = ours.and_then(|setup| setup.route);
     let cells = distinct(groups.iter().map(|group| Setup { buffers: Buffers::Normal, ..group[0].setup }));
     let mut table = keyed(&keys).text("* outside noise").end_keys().number("IOPS").number("CPU µs");
     for cell in cells {
         let of = |setup: Setup| groups.iter().find(|group| group[0].setup == setup);
         let of_kind = |buffers: Buffers| of(Setup { buffers, ..cell });
-        let ours = Setup { engine: Engine::Ringfile, route: way.0, executor: way.1, ..cell };
-        let with = |&(name, subject, base): &Comparison| {
+        let ours = Setup { engine: Engine::Ringfile, route, ..cell };
+        let with = |&(name, subject, base): &BufferPair| {
             Some((name.to_string(), of_kind(subject).zip(of_kind(base))?))
         };
         let mut compared: Vec<(String, (&Group<'_>, &Group<'_>))> =

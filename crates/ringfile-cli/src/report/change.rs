@@ -8,7 +8,7 @@ use super::cold;
 use super::medians::{differs, keyed, labels, optional};
 use super::table::Table;
 use crate::model::{
-    Buffers, Engine, Executor, Factor, Metric, Role, Route, Run, Setup, Spread, columns, distinct, words,
+    Buffers, Engine, Factor, Metric, Role, Route, Run, Setup, Spread, columns, distinct, words,
 };
 use crate::numbers;
 use crate::values::name;
@@ -115,14 +115,15 @@ fn cell_of(setup: &Setup) -> Setup {
     Setup { engine: Engine::Ringfile, buffers: Buffers::Normal, ..*setup }
 }
 
-/// Returns a cell as another engine has it: without route and executor, and at depth 1 if it does one operation at a
+/// Returns a cell as another engine has it: without route, and at depth 1 if it does one operation at a
 /// time.
 fn of_others(cell: Setup, engine: Engine) -> Setup {
     let iodepth = if engine.one_at_a_time() { 1 } else { cell.iodepth };
-    Setup { engine, iodepth, route: None, executor: None, ..cell }
+    Setup { engine, iodepth, route: None, ..cell }
 }
 
-fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
+/// Returns all comparisons of a command on one file.
+pub fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
     let ours = runs.iter().filter(|run| run.setup.engine.is_ours());
     let mut found = Vec::new();
     for cell in distinct(ours.map(|run| cell_of(&run.setup))) {
@@ -154,7 +155,7 @@ fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     found.into_iter().flatten().collect()
 }
 
-/// Compares a route or executor with the first one asked for, with the same buffers.
+/// Compares a route with the first one asked for, with the same buffers.
 fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     let is_first = |run: &&Run| run.setup.engine == Engine::Ringfile && run.role == Role::Measure;
     let first = runs.iter().find(is_first)?.setup;
@@ -163,8 +164,8 @@ fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     // A way may have been measured with other buffers than the first run's alone.
     let buffers = [first.buffers, Buffers::Fixed].into_iter().find(was_measured)?;
     let cell = Setup { buffers, ..cell };
-    let Setup { route, executor, direct, adaptive, .. } = first;
-    let base = Setup { route, executor, direct, adaptive, ..cell };
+    let Setup { route, direct, adaptive, .. } = first;
+    let base = Setup { route, direct, adaptive, ..cell };
     let name = format!("{}/{}", way(cell, base), way(base, cell));
     (base != cell).then(|| compare(runs, name, (cell, Role::Measure), base)).flatten()
 }
@@ -175,11 +176,7 @@ fn way(setup: Setup, other: Setup) -> String {
     let mut factors = vec![Factor::Route, Factor::Open];
     factors.retain(differs);
     let route = setup.route.as_ref().map(name::<Route>).unwrap_or_default();
-    let words = if factors.is_empty() { route } else { words(&factors, &setup) };
-    match setup.executor {
-        Some(Executor::Tokio) => format!("{words} in tokio"),
-        Some(Executor::Ringfile) | None => words,
-    }
+    if factors.is_empty() { route } else { words(&factors, &setup) }
 }
 
 /// Compares each of ringfile's interfaces with each of the other engines, which have plain buffers.
@@ -208,8 +205,7 @@ mod tests {
     fn run(engine: Engine, round: u32, role: Role, iodepth: usize, buffers: Buffers, iops: f64) -> Run {
         let setup = Setup { engine, iodepth, buffers, cache: Cache::Warm, ..Setup::default() };
         let ours = engine == Engine::Ringfile;
-        let (route, executor) = (ours.then_some(Route::Auto), ours.then_some(Executor::Ringfile));
-        let setup = Setup { route, executor, ..setup };
+        let setup = Setup { route: ours.then_some(Route::Auto), ..setup };
         Run { ops: 1, duration_s: 1.0, iops, bw_bytes: iops * 4096.0, ..Run::new(setup, round, role) }
     }
 
@@ -268,16 +264,16 @@ mod tests {
         use {Buffers::*, Engine::*, Role::*};
         let mut ring = run(Ringfile, 1, Measure, 1, Normal, 150.0);
         ring.setup.route = Some(Route::Ring);
-        let mut tokio = run(Ringfile, 1, Measure, 1, Normal, 50.0);
-        tokio.setup.executor = Some(Executor::Tokio);
+        let mut inline = run(Ringfile, 1, Measure, 1, Normal, 50.0);
+        inline.setup.route = Some(Route::Inline);
         let runs = [
             run(Ringfile, 1, Measure, 1, Normal, 100.0),
             ring,
-            tokio,
+            inline,
             run(Pread, 1, Measure, 1, Normal, 200.0),
         ];
         assert_eq!(iops_change(&runs, "ring/auto", 1).map(|spread| spread.median), Some(50.0));
-        assert_eq!(iops_change(&runs, "auto in tokio/auto", 1).map(|spread| spread.median), Some(-50.0));
+        assert_eq!(iops_change(&runs, "inline/auto", 1).map(|spread| spread.median), Some(-50.0));
         let against = comparisons(&runs);
         let against: Vec<_> = against.iter().filter(|comparison| comparison.name == "normal/pread").collect();
         let changes: Vec<_> = against
@@ -286,7 +282,7 @@ mod tests {
             .collect();
         assert_eq!(changes, [-50.0, -25.0, -75.0]);
         let title = table(&runs).to_string();
-        assert!(title.starts_with("|change") && title.contains("|route") && title.contains("|executor"));
+        assert!(title.starts_with("|change") && title.contains("|route"));
     }
 
     #[test]
@@ -295,7 +291,7 @@ mod tests {
         let batch = |engine: Engine, role, iodepth, iops| {
             let run = run(engine, 1, role, iodepth, Normal, iops);
             let route = engine.is_ours().then_some(Route::Auto);
-            let setup = Setup { batch: Some(64), inflight: Some(4), executor: None, route, ..run.setup };
+            let setup = Setup { batch: Some(64), inflight: Some(4), route, ..run.setup };
             Run { setup, ..run }
         };
         let runs = [

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
+use crate::model::advice::Over;
 use crate::model::{Metric, Role, Run, Rw, Setup, Spread};
 use crate::numbers::per_cent;
 
@@ -115,6 +116,12 @@ impl Verdict {
         format!("{}{}", range(self.ratio), if self.outside { "*" } else { " " })
     }
 
+    /// Returns the verdict for a table of advice: the subject of `figure` over that of another value.
+    pub fn over(&self, instead_of: impl Into<String>, figure: &str) -> Over {
+        let noise = self.is_judged().then(|| self.noise_text());
+        Over { instead_of: instead_of.into(), gain: format!("{figure} × {}", range(self.ratio)), noise }
+    }
+
     /// Returns the judgement alone: `outside the noise of 4.0 %`.
     pub fn judgement(&self) -> String {
         match self.rounds {
@@ -123,8 +130,7 @@ impl Verdict {
             _ if !self.noise.is_finite() => "the noise was not measured".into(),
             _ => {
                 let side = if self.outside { "outside" } else { "inside" };
-                let down = self.ratio.median < 1.0;
-                let noise = per_cent(if down { fewer(self.noise) } else { self.noise });
+                let noise = self.noise_text();
                 if !self.outside && self.ratio.median.ln().abs() > self.noise.ln_1p() {
                     format!("not every round is outside the noise of {noise}")
                 } else {
@@ -132,6 +138,13 @@ impl Verdict {
                 }
             }
         }
+    }
+}
+
+impl Verdict {
+    fn noise_text(&self) -> String {
+        let down = self.ratio.median < 1.0;
+        per_cent(if down { fewer(self.noise) } else { self.noise })
     }
 }
 

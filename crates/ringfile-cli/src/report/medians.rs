@@ -2,7 +2,7 @@
 
 use super::table::Table;
 use crate::machine;
-use crate::model::{Buffers, Executor, Factor, Metric, Route, Run, Spread, columns, groups};
+use crate::model::{Buffers, Factor, Metric, Route, Run, Spread, columns, groups};
 
 /// Returns the main table of `perf file`.
 pub fn table(runs: &[Run]) -> Table {
@@ -87,12 +87,10 @@ pub fn optional(runs: &[Run]) -> Vec<Factor> {
         let usual = if setup.direct && setup.batch.is_none() { Route::Ring } else { Route::Auto };
         setup.route.is_some_and(|route| route != usual)
     });
-    let tokio = setups().any(|setup| setup.batch.is_none() && setup.executor == Some(Executor::Tokio));
     let shown = [
         (Factor::Open, differs(runs, Factor::Open)),
         (Factor::Cache, differs(runs, Factor::Cache)),
         (Factor::Route, unusual_route || differs(runs, Factor::Route)),
-        (Factor::Executor, tokio),
     ];
     shown.into_iter().filter_map(|(factor, shown)| shown.then_some(factor)).collect()
 }

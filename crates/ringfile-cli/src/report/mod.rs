@@ -15,6 +15,7 @@ pub mod profile;
 pub mod routes;
 pub mod saved;
 pub mod table;
+pub mod verdict;
 
 use crate::model::{Kind, Results};
 use table::Table;

@@ -188,7 +188,7 @@ mod tests {
         std::fs::write(&file, "mine").expect("write");
         std::os::unix::fs::symlink(&file, &link).expect("link");
         std::os::unix::fs::symlink(folder.path().join("missing"), &nowhere).expect("link");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("pipe");
         for path in [&link, &pipe, &nowhere, Path::new("/dev/null")] {
             for replace in [true, false] {
                 let refused = OutputFile::check(path, replace);

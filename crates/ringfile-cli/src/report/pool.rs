@@ -14,7 +14,7 @@ const SIDES: [Side; 3] = [Side::Producer, Side::Consumer, Side::Both];
 const KEYS: [Factor; 2] = [Factor::Side, Factor::Memory];
 
 /// Returns the runs, and with each producers' run one of both sides together.
-fn with_both(runs: &[Run]) -> Vec<Run> {
+pub fn with_both(runs: &[Run]) -> Vec<Run> {
     let both = |run: &Run| {
         let is_other = |other: &&Run| {
             let setup = &other.setup;
@@ -105,7 +105,7 @@ pub fn changes(runs: &[Run]) -> Table {
 }
 
 /// Compares the first kind of memory with each of the others, and with itself (A/A).
-fn comparisons(runs: &[Run], side: Side) -> Vec<Comparison<'_>> {
+pub fn comparisons(runs: &[Run], side: Side) -> Vec<Comparison<'_>> {
     let of_side = |run: &&Run| run.setup.side == Some(side) && run.role == Role::Measure;
     let Some((first, memory)) =
         runs.iter().find(of_side).and_then(|run| Some((run.setup, run.setup.memory?)))

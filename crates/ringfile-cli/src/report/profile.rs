@@ -9,7 +9,7 @@ use crate::values::{self, short_size};
 const MISTAKEN: f64 = 0.001;
 
 /// A function, and a figure for each kind of buffers: usually its share of the time in per cent.
-type Row<'a> = (&'a str, Vec<Option<f64>>);
+type FunctionRow<'a> = (&'a str, Vec<Option<f64>>);
 
 /// Returns the most expensive functions, with a column for each kind of buffers.
 pub fn table(profiles: &[Profile]) -> Table {
@@ -20,7 +20,8 @@ pub fn table(profiles: &[Profile]) -> Table {
         for (space, side) in [("kernel", KERNEL), ("user", USER)] {
             let mut space = space.to_string();
             let hottest: Vec<&Hot> = cell.iter().flat_map(|profile| side(profile).1).collect();
-            let is_hot = |(function, _): &Row<'_>| hottest.iter().any(|hot| hot.function == *function);
+            let is_hot =
+                |(function, _): &FunctionRow<'_>| hottest.iter().any(|hot| hot.function == *function);
             for row in rows(&cell, side).into_iter().filter(is_hot) {
                 let keys = [std::mem::take(&mut name), std::mem::take(&mut space)];
                 table.row(keys.into_iter().chain(texts(profiles, &cell, row)).collect());
@@ -73,10 +74,10 @@ fn is_apart(counts: &[f64], ops: &[f64], comparisons: usize) -> bool {
 }
 
 /// All functions of the kernel or of user space, and the hottest of them.
-type Side = fn(&Profile) -> (&[Hot], &[Hot]);
+type HotFunctions = fn(&Profile) -> (&[Hot], &[Hot]);
 
-const KERNEL: Side = |profile| (&profile.kernel_all, &profile.kernel);
-const USER: Side = |profile| (&profile.user_all, &profile.user);
+const KERNEL: HotFunctions = |profile| (&profile.kernel_all, &profile.kernel);
+const USER: HotFunctions = |profile| (&profile.user_all, &profile.user);
 
 /// Groups the profiles of the same work, one for each kind of buffers.
 fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
@@ -86,7 +87,7 @@ fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
 }
 
 /// Returns all functions of a cell, the most expensive first.
-fn rows<'a>(cell: &[&'a Profile], side: Side) -> Vec<Row<'a>> {
+fn rows<'a>(cell: &[&'a Profile], side: HotFunctions) -> Vec<FunctionRow<'a>> {
     let mut found: std::collections::BTreeMap<&str, Vec<Option<f64>>> = std::collections::BTreeMap::new();
     for (index, profile) in cell.iter().enumerate() {
         let (all, hottest) = side(profile);
@@ -96,7 +97,7 @@ fn rows<'a>(cell: &[&'a Profile], side: Side) -> Vec<Row<'a>> {
         }
     }
     let most = |percents: &[Option<f64>]| percents.iter().flatten().copied().fold(0.0, f64::max);
-    let mut rows: Vec<Row<'a>> = found.into_iter().collect();
+    let mut rows: Vec<FunctionRow<'a>> = found.into_iter().collect();
     rows.sort_by(|one, other| most(&other.1).total_cmp(&most(&one.1)));
     rows
 }
@@ -123,7 +124,11 @@ fn columns(profiles: &[Profile], table: Table) -> Table {
 }
 
 /// Returns the cells of a row: the figure of each kind, and the function.
-fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, figures): Row<'a>) -> Vec<String> {
+fn texts<'a>(
+    profiles: &[Profile],
+    cell: &'a [&'a Profile],
+    (function, figures): FunctionRow<'a>,
+) -> Vec<String> {
     let of_kind = |kind: Buffers| {
         cell.iter().position(|profile| profile.buffers == kind).and_then(|index| figures[index])
     };

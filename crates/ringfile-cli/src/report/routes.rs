@@ -52,7 +52,7 @@ pub fn why_not_fixed(runs: &[&Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advice::recorded::{World, disk};
+    use crate::advice::tests::recorded::{World, disk};
     use crate::model::Buffers;
 
     /// Returns runs of which those with such buffers were not fixed.

@@ -26,6 +26,8 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
 
 /// Parses results. The error is worded to follow the file's name.
 pub fn parse(text: &[u8]) -> Result<Results, String> {
+    // Some editors put a mark in front of UTF-8.
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err("is empty".into());
     }

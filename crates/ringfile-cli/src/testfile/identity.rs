@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use nix::sys::stat::{FileStat, fstat, lstat, stat};
+use rustix::fs::{Stat, fstat, lstat, stat};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, io_on};
@@ -29,7 +29,7 @@ impl Identity {
         Self::from(stat(path), path)
     }
 
-    fn from(stat: nix::Result<FileStat>, path: &Path) -> Result<Identity, Failure> {
+    fn from(stat: rustix::io::Result<Stat>, path: &Path) -> Result<Identity, Failure> {
         let stat = stat.map_err(|error| io_on("can't look at", path, &error.into()))?;
         Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 
 use crate::cli::TestFileArgs;
 use crate::error::{Failure, cant, errno_text, io_on, refuse, usage};
@@ -304,7 +304,7 @@ impl TestFile {
 
     /// Returns the alignment in bytes of offsets, lengths and memory for direct I/O, or why the file has none.
     pub fn direct_alignment(&self) -> Result<u64, Failure> {
-        let opened = ringfile::OpenOptions::new().read(true).direct(true).open(&self.path);
+        let opened = ringfile::OpenOptions::new().read(true).direct(true).open_blocking(&self.path);
         let alignment = opened.map_err(|error| crate::error::library(&error))?.alignment();
         Ok(alignment.bytes.max(alignment.memory) as u64)
     }
@@ -371,12 +371,12 @@ fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
 pub fn room_for(path: &Path) -> std::io::Result<u64> {
     let folder = folder_of(path);
     let space = statvfs(folder)?;
-    let free = space.blocks_available().saturating_mul(space.fragment_size());
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
     let in_memory =
         mounts::of(folder).is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
     match machine::memory_available() {
         // A tmpfs without a limit (size=0) reports no blocks at all.
-        Some(memory) if in_memory && space.blocks() == 0 => Ok(memory / 4 * 3),
+        Some(memory) if in_memory && space.f_blocks == 0 => Ok(memory / 4 * 3),
         Some(memory) if in_memory => Ok(free.min(memory / 4 * 3)),
         _ => Ok(free),
     }

@@ -19,9 +19,9 @@ const EVENTS: [&str; 6] =
 const DEVICES: &str = "/sys/bus/event_source/devices";
 const RESCTRL: &str = "/sys/fs/resctrl/mon_data";
 
-static SOURCE: OnceLock<Result<Mutex<Source>, String>> = OnceLock::new();
+static SOURCE: OnceLock<Result<Mutex<BandwidthSource>, String>> = OnceLock::new();
 
-enum Source {
+enum BandwidthSource {
     /// Counters of the controllers, each with the number of bytes for one count.
     Controllers(Vec<(Counter, f64)>),
     /// For each last-level cache, the file that shows the bytes transferred.
@@ -32,12 +32,12 @@ enum Source {
 pub fn bytes_so_far() -> Option<u64> {
     let source = SOURCE.get_or_init(|| open().map(Mutex::new)).as_ref().ok()?;
     match &mut *source.lock().unwrap_or_else(PoisonError::into_inner) {
-        Source::Controllers(counters) => {
+        BandwidthSource::Controllers(counters) => {
             let bytes =
                 counters.iter_mut().map(|(counter, scale)| Some(counter.read().ok()? as f64 * *scale));
             Some(bytes.sum::<Option<f64>>()? as u64)
         }
-        Source::Resctrl(files) => {
+        BandwidthSource::Resctrl(files) => {
             files.iter().map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()).sum()
         }
     }
@@ -48,11 +48,11 @@ pub fn why_not() -> Option<String> {
     SOURCE.get_or_init(|| open().map(Mutex::new)).as_ref().err().cloned()
 }
 
-fn open() -> Result<Source, String> {
+fn open() -> Result<BandwidthSource, String> {
     let files = resctrl_files(Path::new(RESCTRL));
     match controllers(&events(Path::new(DEVICES))) {
-        Ok(counters) if !counters.is_empty() => Ok(Source::Controllers(counters)),
-        _ if !files.is_empty() => Ok(Source::Resctrl(files)),
+        Ok(counters) if !counters.is_empty() => Ok(BandwidthSource::Controllers(counters)),
+        _ if !files.is_empty() => Ok(BandwidthSource::Resctrl(files)),
         Ok(_) => Err(format!(
             "perf shows no memory controller (uncore_imc_* in {DEVICES}), and resctrl is not mounted or does not count \
              (mon_L3_*/mbm_total_bytes in {RESCTRL}): a virtual machine hardly ever has either"

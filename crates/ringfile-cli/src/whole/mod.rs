@@ -30,7 +30,7 @@ impl Whole {
     /// Returns the totals so far; `None` if /proc does not have them.
     pub fn so_far() -> Option<Whole> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
-        Some(Whole { memory_bytes: memory::bytes_so_far(), ..parse(&text, ticks_per_second()?)? })
+        Some(Whole { memory_bytes: memory::bytes_so_far(), ..parse(&text, ticks_per_second())? })
     }
 
     /// Returns what was done since an earlier call. Idle and stolen time may decrease a little in the kernel's
@@ -62,9 +62,8 @@ impl Whole {
     }
 }
 
-fn ticks_per_second() -> Option<u64> {
-    let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
-    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0)
+fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second()
 }
 
 /// proc(5): `cpu user nice system idle iowait irq softirq steal …` in ticks, `intr` with the sum of all first. Time of guests is

@@ -4,6 +4,9 @@
 #[allow(dead_code, reason = "shared with the tests of the library")]
 mod skip;
 
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,9 +14,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -24,7 +28,13 @@ pub const SHORT: &str = "--size 4m --duration 100ms --warmup 10ms --numjobs 1 --
 pub fn ringfile(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     // Files that the user's own runs left behind must not affect the tests.
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).args(arguments.split(' '));
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    // The tests look at the tables, too.
+    let commands = ["perf file", "perf batch", "perf multiread", "perf pool"];
+    match commands.iter().find_map(|perf| Some((perf, arguments.strip_prefix(perf)?.strip_prefix(' ')?))) {
+        Some((perf, rest)) => command.args(perf.split(' ')).arg("--tables").args(rest.split(' ')),
+        None => command.args(arguments.split(' ')),
+    };
     command
 }
 
@@ -75,8 +85,10 @@ pub fn default_file(child: &Child) -> PathBuf {
 pub struct Finished {
     /// Exit code; `None` if it was killed.
     pub code: Option<i32>,
-    /// Standard output.
+    /// Standard output, without the verdict.
     pub stdout: String,
+    /// The lines before the tables.
+    pub verdict: String,
     /// Standard error, without the lines about files that were written.
     pub stderr: String,
     /// Those lines, which come last but for an error.
@@ -88,7 +100,21 @@ impl From<Output> for Finished {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
         let all = text(output.stderr);
         let (wrote, stderr) = all.split_inclusive('\n').partition(|line| line.starts_with("wrote "));
-        Finished { code: output.status.code(), stdout: text(output.stdout), stderr, wrote }
+        let (verdict, stdout) = apart(text(output.stdout));
+        Finished { code: output.status.code(), stdout, verdict, stderr, wrote }
+    }
+}
+
+/// Returns the lines of a verdict, which come before the first table, and the rest.
+fn apart(stdout: String) -> (String, String) {
+    match stdout.split_once("\n\n|") {
+        // A comparison of sessions has a title, and no verdict.
+        Some((verdict, rest))
+            if !["|", "\nAdvice for ", " beside "].iter().any(|it| verdict.contains(it)) =>
+        {
+            (verdict.to_owned(), format!("|{rest}"))
+        }
+        _ => (String::new(), stdout),
     }
 }
 
@@ -155,8 +181,17 @@ pub fn truncate(path: &Path, length: u64) {
 
 /// Makes a program of this text.
 pub fn script(path: &Path, text: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("write");
-    permit(path, 0o755);
+    let source = path.with_extension("source");
+    std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("write");
+    copy_program(&source, path);
+    std::fs::remove_file(source).expect("it is there");
+}
+
+/// Copies a program, in a process of its own: if this one had it open for writing, a child that another test starts at that
+/// moment would too, and nobody could start the program until that child has started its own ("text file busy").
+fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().expect("cp").success());
+    permit(to, 0o755);
 }
 
 /// Sets the permissions of a file or folder.
@@ -206,7 +241,7 @@ pub fn assert_run(run: &Value) {
     let at = |key: &str| run["latency_ns"][key].as_u64().expect("checked above");
     assert!(at("p50") <= at("p95") && at("p95") <= at("p99") && at("p999") <= at("max"), "{run}");
     if !run["engine"].as_str().is_some_and(|engine| engine.starts_with("ringfile")) {
-        for key in ["enters", "fixed_ops", "route", "executor", "route_ops"] {
+        for key in ["enters", "fixed_ops", "route", "route_ops"] {
             assert!(run.get(key).is_some_and(Value::is_null), "{key} in {run}");
         }
         return;
@@ -255,7 +290,8 @@ pub fn installed(program: &str) -> bool {
 
 /// Returns whether the environment keeps the library from using io_uring.
 pub fn ring_is_forbidden() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
+    std::env::var("RINGFILE_DISABLE")
+        .is_ok_and(|disabled| matches!(disabled.as_str(), "io_uring" | "io_uring,aio"))
 }
 
 /// Returns the routes that can be requested.
@@ -265,7 +301,7 @@ pub fn routes() -> &'static [&'static str] {
 
 /// Returns whether the user is root.
 pub fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+    rustix::process::geteuid().is_root()
 }
 
 /// Makes a folder that everybody may use, with the program in it, because the build folder may be closed to other
@@ -277,9 +313,8 @@ pub fn for_other_users() -> Option<(TempDir, PathBuf)> {
     }
     let folder = tempfile::tempdir_in("/var/tmp").expect("a folder for everybody");
     let program = folder.path().join("ringfile");
-    std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_ringfile")), &program);
     permit(folder.path(), 0o777);
-    permit(&program, 0o755);
     Some((folder, program))
 }
 
@@ -297,6 +332,19 @@ pub fn unprivileged(memlock: &str, program: &Path, arguments: &str) -> Command {
     command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]).arg(program);
     command.args(arguments.split(' '));
     command
+}
+
+/// Returns whether the runner gives the test the machine for itself, as `.config/nextest.toml` says. Otherwise skips a part with
+/// little memory that may be locked: beside other tests, the kernel returns that of closed rings too late.
+pub fn has_the_machine() -> bool {
+    let has = std::env::var("NEXTEST_EXECUTION_MODE").is_ok_and(|mode| mode == "process-per-test");
+    if !has {
+        skip_part(
+            " with 64 KiB of locked memory",
+            "the kernel returns that of rings late beside other tests",
+        );
+    }
+    has
 }
 
 /// Makes the kernel answer a system call with `answer` (`SECCOMP_RET_…`) in that process and its children; with
@@ -384,7 +432,7 @@ fn ticks(task: &Path) -> u64 {
 
 /// Sends a signal and waits for the end of the process.
 pub fn interrupt(child: Child, signal: Signal) -> Finished {
-    kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
+    kill_process(Pid::from_child(&child), signal).expect("the signal is sent");
     let start = Instant::now();
     let finished = end(child);
     assert!(start.elapsed() < Duration::from_secs(120), "it ends long before the run would");
@@ -436,6 +484,16 @@ impl Drop for Loop {
     }
 }
 
+/// Returns both sides of a new terminal of 50 lines: the one that shows what a person would see, and the program's.
+pub fn terminal(columns: u16) -> (File, OwnedFd) {
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&screen).and_then(|()| unlockpt(&screen)).expect("its other side");
+    let side = ioctl_tiocgptpeer(&screen, OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("its other side");
+    let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&side, size).expect("its size");
+    (File::from(screen), side)
+}
+
 /// A mount, detached when it is dropped.
 pub struct Mounted(PathBuf);
 
@@ -445,10 +503,11 @@ impl Mounted {
         folder: &Path,
         filesystem: &str,
         source: &Path,
-        flags: MsFlags,
+        flags: MountFlags,
         options: &str,
     ) -> Option<Mounted> {
-        match mount(Some(source), folder, Some(filesystem), flags, Some(options)) {
+        let options = CString::new(options).expect("no NUL");
+        match mount(source, folder, filesystem, flags, options.as_c_str()) {
             Ok(()) => Some(Mounted(folder.to_path_buf())),
             Err(error) => {
                 skip(format!("{filesystem} can't be mounted here: {error}"));
@@ -458,7 +517,7 @@ impl Mounted {
     }
 
     /// Mounts a tmpfs. Skips the test if that is not possible.
-    pub fn tmpfs(folder: &Path, flags: MsFlags, options: &str) -> Option<Mounted> {
+    pub fn tmpfs(folder: &Path, flags: MountFlags, options: &str) -> Option<Mounted> {
         Mounted::at(folder, "tmpfs", Path::new("none"), flags, options)
     }
 }
@@ -467,6 +526,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Detached, because the kernel closes the files of a ring a moment after the program has ended. If that fails,
         // the mount stays visible; the test's own result matters more.
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -222,6 +223,38 @@ async fn changes_by_others_are_seen() {
     }
 }
 
+/// The kernel sets the file's time at the first store to a page since it was written back, and at no other.
+#[tokio::test]
+async fn stores_to_a_mapping_are_seen_once_the_time_was_set() {
+    let Some(folder) = folder() else { return };
+    let store = store(&folder, |builder| builder);
+    let (path, file) = (Path::from("object"), folder.path().join("object"));
+    fs::write(&file, [0; 4096]).unwrap();
+    let opened = fs::File::options().read(true).write(true).open(&file).unwrap();
+    opened.sync_all().unwrap();
+    // SAFETY: a new mapping of the whole file.
+    let mapped = unsafe {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        libc::mmap(std::ptr::null_mut(), 4096, access, kind, opened.as_raw_fd(), 0)
+    };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    let change = |byte| {
+        // SAFETY: within the mapping, to which no reference is made.
+        unsafe { mapped.cast::<u8>().write_volatile(byte) };
+    };
+    assert_eq!(kept(&store, &path, 0..4096).await[0], 0);
+    change(1);
+    assert_eq!(store.get_range(&path, 0..4096).await.unwrap()[0], 1, "the first store sets the time");
+    for round in 2..5 {
+        kept(&store, &path, 0..4096).await;
+        change(round);
+        opened.set_modified(std::time::SystemTime::now()).unwrap();
+        assert_eq!(store.get_range(&path, 0..4096).await.unwrap()[0], round);
+    }
+    // SAFETY: nothing uses the mapping any more.
+    assert_eq!(unsafe { libc::munmap(mapped, 4096) }, 0);
+}
+
 /// The memory is that of the pool's blocks, and the pool has room for it.
 #[tokio::test]
 async fn the_limit_holds_and_leaves_the_memory_for_reads_alone() {
@@ -298,9 +331,9 @@ fn no_get_that_begins_after_a_change_has_ended_gets_what_was_there_before() {
     const OBJECTS: u64 = 24;
     const LEN: u64 = 20_000;
     let Some(folder) = folder() else { return };
-    let seed = std::env::var("RINGFILE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("RINGFILE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(|| RandomState::new().hash_one(0));
-    println!("RINGFILE_SEED={seed}");
+    println!("RINGFILE_TEST_SEED={seed}");
     // Not all objects fit.
     let store = store(&folder, |builder| builder.cache(16 * LEN as usize).memory(MIB));
     let model = Model { ended: (0..OBJECTS).map(|object| (object, AtomicUsize::new(0))).collect() };

@@ -342,7 +342,7 @@ macro_rules! suite {
             #[tokio::test]
             async fn an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone() {
                 let folder = folder();
-                ringfile::assume_memory_is_free(Some(false));
+                ringfile::internal::assume_memory_is_free(Some(false));
                 let store = store(&folder, Caching::Adaptive);
                 let count = || {
                     let open = fs::read_dir("/proc/self/fd").unwrap();
@@ -359,7 +359,12 @@ macro_rules! suite {
                 };
                 let file = folder.path().join("object");
                 fs::write(&file, content(0..1 << 20)).unwrap();
-                if !ringfile::OpenOptions::new().read(true).adaptive(true).open(&file).unwrap().is_adaptive()
+                if !ringfile::OpenOptions::new()
+                    .read(true)
+                    .adaptive(true)
+                    .open_blocking(&file)
+                    .unwrap()
+                    .is_adaptive()
                 {
                     skip(
                         "an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone",
@@ -411,6 +416,10 @@ macro_rules! suite {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 assert_eq!(count(), 2, "the next");
+
+                // And so is one that is removed when nothing is read any more.
+                fs::remove_file(folder.path().join("next")).unwrap();
+                assert_eq!(open_files(0), 0, "all are gone");
             }
 
             #[cfg(unix)]

@@ -2,10 +2,14 @@
 //! seen.
 
 use std::fs;
+use std::time::{Duration, UNIX_EPOCH};
 
+use crate::support::skip;
+use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt};
+use object_store_014::local::LocalFileSystem;
 use object_store_014::path::Path;
-use object_store_014::{Error, ObjectStore, ObjectStoreExt};
+use object_store_014::{Error, GetOptions, ObjectStore, ObjectStoreExt};
 use ringfile_object_store::RingfileStore;
 use tempfile::TempDir;
 
@@ -22,6 +26,105 @@ fn names(folder: &TempDir) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// tmpfs holds any time of 64 bits, chrono only years of six digits.
+#[tokio::test]
+async fn objects_have_any_time_that_their_file_system_holds() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = store(&folder);
+    let (path, file) = (Path::from("object"), folder.path().join("object"));
+    store.put(&path, "content".into()).await.unwrap();
+    let opened = fs::File::options().write(true).open(&file).unwrap();
+    let far = Duration::from_secs(1 << 43);
+    let cases = [
+        (UNIX_EPOCH + far, Some(DateTime::<Utc>::MAX_UTC)),
+        (UNIX_EPOCH - far, Some(DateTime::<Utc>::MIN_UTC)),
+        (UNIX_EPOCH - Duration::from_millis(1), DateTime::from_timestamp_millis(-1)),
+    ];
+    for (time, shown) in cases {
+        opened.set_modified(time).unwrap();
+        if fs::metadata(&file).unwrap().modified().unwrap() != time {
+            skip("objects_have_any_time_that_their_file_system_holds", "/dev/shm holds no such times");
+            continue;
+        }
+        assert_eq!(Some(store.head(&path).await.unwrap().last_modified), shown);
+        assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "content");
+        let new = GetOptions { if_modified_since: DateTime::from_timestamp(0, 0), ..GetOptions::default() };
+        assert_eq!(store.get_opts(&path, new).await.is_ok(), time > UNIX_EPOCH);
+        let mut listed: Vec<_> = store.list(None).try_collect().await.unwrap();
+        listed.extend(store.list_with_offset(None, &Path::from("a")).try_collect::<Vec<_>>().await.unwrap());
+        listed.extend(store.list_with_delimiter(None).await.unwrap().objects);
+        assert_eq!(listed.iter().map(|object| Some(object.last_modified)).collect::<Vec<_>>(), [shown; 3]);
+    }
+}
+
+/// In every way, over a tree with what the other store does not list.
+#[tokio::test]
+async fn listings_are_those_of_the_local_file_system() {
+    let folder = folder();
+    let store = store(&folder);
+    let other = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let root = folder.path();
+    for path in ["b/c/d", "b/c!/d", "b!/x", "b/c0", "empty/e/f", "with space/ü%20", "b#1/y", "z"] {
+        fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+        fs::write(root.join(path), path).unwrap();
+    }
+    // Temporary names, links, and what is no file.
+    for path in ["z#17", "b/c#04"] {
+        fs::write(root.join(path), path).unwrap();
+    }
+    fs::remove_file(root.join("empty/e/f")).unwrap();
+    use std::os::unix::fs::symlink;
+    symlink("b", root.join("linked")).unwrap();
+    symlink("b/c/d", root.join("linked file")).unwrap();
+    symlink("nowhere", root.join("broken")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+
+    // No object, with a name that no object has.
+    symlink("nowhere", root.join("line\nbreak")).unwrap();
+
+    let prefixes = ["", "b", "b/c", "b/c/d", "empty", "linked", "none", "with space", "b!"];
+    for prefix in prefixes.map(Path::from) {
+        let all = async |store: &dyn ObjectStore, offset: Option<&Path>| {
+            let listed = match offset {
+                None => store.list(Some(&prefix)),
+                Some(offset) => store.list_with_offset(Some(&prefix), offset),
+            };
+            let mut listed: Vec<_> = listed.try_collect().await.unwrap();
+            listed.sort_by(|one, other| one.location.cmp(&other.location));
+            listed
+        };
+        assert_eq!(all(&store, None).await, all(&other, None).await, "{prefix}");
+        for offset in ["a", "b", "b!", "b/c", "b/c!", "b/c!/d", "b/c/d", "b0", "linked/c/d", "zz"] {
+            let offset = Path::from(offset);
+            assert_eq!(
+                all(&store, Some(&offset)).await,
+                all(&other, Some(&offset)).await,
+                "{prefix} {offset}"
+            );
+        }
+        let one = async |store: &dyn ObjectStore| {
+            let mut listed = store.list_with_delimiter(Some(&prefix)).await.unwrap();
+            listed.objects.sort_by(|one, other| one.location.cmp(&other.location));
+            (listed.common_prefixes, listed.objects)
+        };
+        assert_eq!(one(&store).await, one(&other).await, "{prefix}");
+    }
+
+    // A name that is no text, a link to itself, and a folder in itself.
+    use std::os::unix::ffi::OsStrExt;
+    let odd = root.join("b").join(std::ffi::OsStr::from_bytes(b"\xff"));
+    fs::write(&odd, b"").unwrap();
+    let fails = async |store: &dyn ObjectStore| store.list(None).try_collect::<Vec<_>>().await.is_err();
+    assert!(fails(&store).await && fails(&other).await);
+    fs::remove_file(odd).unwrap();
+    assert!(!fails(&store).await && !fails(&other).await);
+    symlink("itself", root.join("itself")).unwrap();
+    assert!(fails(&store).await && fails(&other).await);
+    fs::remove_file(root.join("itself")).unwrap();
+    symlink("../../b", root.join("b/c/loop")).unwrap();
+    assert!(fails(&store).await && fails(&other).await);
 }
 
 /// Both names are links to one file, so `rename(2)` does nothing, and the old name has to be removed in another way.

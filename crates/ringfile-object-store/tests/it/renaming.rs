@@ -1,4 +1,5 @@
-//! Renames that do not replace, on a FUSE file system that refuses `RENAME_NOREPLACE`, as NFS and many FUSE servers do.
+//! Renames that do not replace, where `RENAME_NOREPLACE` is refused: by a FUSE file system, as NFS and many FUSE servers do, or
+//! by a filter (F71).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, Request,
 };
 use object_store_014::path::Path;
-use object_store_014::{Error, ObjectStoreExt, Result};
+use object_store_014::{Error, ObjectStore, ObjectStoreExt, PutMode, Result};
 use ringfile_object_store::RingfileStore;
 use tempfile::TempDir;
 
@@ -155,4 +156,28 @@ async fn names_with_inode_numbers_of_their_own_are_renamed() {
     server.state().numbers_names = true;
     rename(&folder).await.unwrap();
     assert!(server.state().names.keys().eq(["to"]), "{:?}", server.state().names);
+}
+
+#[test]
+fn f71_objects_are_created_and_renamed_where_renameat2_is_refused() {
+    if !support::in_child("f71_objects_are_created_and_renamed_where_renameat2_is_refused") {
+        return;
+    }
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        // Before the threads of the runtime, which then have this filter too.
+        support::filters::deny(libc::SYS_renameat2, errno);
+        let folder = tempfile::tempdir().unwrap();
+        let store = RingfileStore::new_with_prefix(folder.path()).unwrap();
+        let (one, two) = (Path::from("one"), Path::from("two"));
+        let create = |path| store.put_opts(path, "new".into(), PutMode::Create.into());
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            create(&one).await.unwrap();
+            assert!(matches!(create(&one).await, Err(Error::AlreadyExists { .. })));
+            store.rename_if_not_exists(&one, &two).await.unwrap();
+            create(&one).await.unwrap();
+            assert!(matches!(store.rename_if_not_exists(&one, &two).await, Err(Error::AlreadyExists { .. })));
+            assert_eq!(store.get(&one).await.unwrap().bytes().await.unwrap(), "new");
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary name is left");
+    }
 }

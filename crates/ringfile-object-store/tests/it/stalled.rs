@@ -16,6 +16,7 @@ use object_store_014::path::Path;
 use ringfile_object_store::RingfileStore;
 
 use crate::support;
+use crate::support::threads::Thread;
 
 const MIB: u64 = 1 << 20;
 const CALLS: u64 = 12;
@@ -92,6 +93,8 @@ fn while_a_drive_does_not_answer_calls_use_no_more_memory() {
     }
     // Longer than calls wait for one that is not polled.
     thread::sleep(Duration::from_millis(1800));
+    // F63: the thread that watches the calls gets no signal of the program.
+    Thread::wait_for("ringfile-gate", Thread::blocks_all_but_faults);
     let metrics = store.pool().metrics();
     let held = {
         let mut state = state.lock().unwrap();

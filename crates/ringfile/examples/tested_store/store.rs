@@ -158,8 +158,8 @@ impl Store {
     pub async fn open(folder: &Path, bug: Option<Bug>) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
-        let log = fs::open(folder.join("log"), &options).await?;
-        let pages = fs::open(folder.join("pages"), &options).await?;
+        let log = options.open(folder.join("log")).await?;
+        let pages = options.open(folder.join("pages")).await?;
         fs::sync_dir(folder).await?;
 
         let found = read_words(&log).await?;

@@ -165,6 +165,7 @@ fn f45_a_wake_up_and_the_ends_of_operations_are_signalled() {
         assert!(aio.complete().is_none());
         let other = wakeup.try_clone().unwrap();
         let waking = std::thread::spawn(move || {
+            // Time for the other thread to sleep in the kernel, which is not simulated.
             std::thread::sleep(Duration::from_millis(5));
             rustix::io::write(&other, &1_u64.to_ne_bytes()).unwrap();
         });

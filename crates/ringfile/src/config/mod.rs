@@ -17,22 +17,23 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::buf::{HugePages, PoolBuilder};
 use crate::error::{Error, Result};
-use crate::{
-    Appender, Batch, File, HugePages, Latencies, OpenAppender, OpenOptions, Pool, PoolBuilder, Reader, Route,
-    WhenFull,
-};
+use crate::latency::Latencies;
+use crate::log::OpenAppender;
+use crate::{Appender, Batch, File, OpenOptions, Pool, Reader, Route, WhenFull};
 use reading::SettingsText;
 use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, SETTINGS, SLOW_AFTER, WORKERS};
-pub use values::{Buffers, Config};
+pub use values::{BufferMode, Config};
 
 /// Constructors, from files, the environment and text. Creating a configuration changes nothing else.
 impl Config {
     /// Creates a configuration without any settings, so all defaults apply.
     ///
     /// ```
-    /// use ringfile::{Buffers, Config};
-    /// let config = Config::new().with_depth(64).with_buffers(Buffers::Fixed);
+    /// use ringfile::config::BufferMode;
+    /// use ringfile::Config;
+    /// let config = Config::new().with_depth(64).with_buffers(BufferMode::Fixed);
     /// assert_eq!(Config::parse(&config.to_string())?, config);
     /// # Ok::<(), ringfile::Error>(())
     /// ```
@@ -47,8 +48,31 @@ impl Config {
     /// `InvalidData` if it is not TOML, has an unknown or misspelt setting, or a value that is not allowed; the error
     /// names the line and what is allowed. Also the errors of [`with_env`](Self::with_env).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        SettingsText { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
+        Self::load_from(path.as_ref(), None)
+    }
+
+    /// Reads the settings of one table of a TOML file that has others too, and those of the environment, which win.
+    /// Blocks. `"storage.io"` names the table `[storage.io]`. The rest of the file only has to be TOML.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load), and `InvalidData` if the file has no such table.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("server.toml");
+    /// std::fs::write(&path, "port = 8090\n[system.memory_pool]\ncapacity = '4GiB'")?;
+    /// let config = ringfile::Config::load_table(&path, "system.memory_pool")?;
+    /// assert_eq!(config.capacity(), Some(4 << 30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn load_table(path: impl AsRef<Path>, table: &str) -> Result<Self> {
+        Self::load_from(path.as_ref(), Some(table))
+    }
+
+    fn load_from(path: &Path, table: Option<&str>) -> Result<Self> {
+        SettingsText { text: &reading::text_of(path)?, path: Some(path), table }.settings()?.with_env()
     }
 
     /// Parses settings from TOML text, without the environment.
@@ -63,7 +87,7 @@ impl Config {
     /// ));
     /// ```
     pub fn parse(text: &str) -> Result<Self> {
-        SettingsText { text, path: None }.settings()
+        SettingsText { text, path: None, table: None }.settings()
     }
 
     /// Parses a size in bytes as the settings write it, for a program's own options: `4096`, `4k` or `4KiB`, `4KB`. Bare
@@ -101,13 +125,21 @@ impl Config {
         Self::new().with_env()
     }
 
-    /// Replaces settings by those that the environment has.
+    /// Replaces settings by those that the environment has. The first call in a process warns through `tracing` of each
+    /// variable with a name that is close to a setting's.
     ///
     /// # Errors
     /// `InvalidInput` for a variable with a value that is not allowed; the error names it, and what is allowed.
     pub fn with_env(mut self) -> Result<Self> {
+        reading::warn_of_misspelt();
         reading::environment(&mut self, |name| std::env::var_os(name))?;
         Ok(self)
+    }
+
+    /// Returns what is wrong with variables of the environment, a sentence for each. For `ringfile doctor`.
+    #[doc(hidden)]
+    pub fn wrong_variables() -> Vec<String> {
+        reading::wrong_variables(&std::env::vars_os().collect::<Vec<_>>())
     }
 }
 
@@ -128,7 +160,7 @@ impl Config {
         let pool = with(pool, self.alignment, PoolBuilder::alignment);
         let pool = with(pool, self.when_full(), PoolBuilder::when_full);
         let pool = with(pool, self.pooling, PoolBuilder::pooling);
-        with(pool, self.buffers.map(Buffers::is_registered), PoolBuilder::registered)
+        with(pool, self.buffers.map(BufferMode::is_registered), PoolBuilder::registered)
     }
 
     /// Returns options to open a file, with `direct`, `route`, `slow_after_us`, and `latencies`: files that are opened
@@ -142,7 +174,7 @@ impl Config {
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, "content")?;
     /// let config = ringfile::Config::parse("direct = true\nroute = 'inline'")?;
-    /// let file = config.open_options().read(true).direct(false).open(&path)?;
+    /// let file = config.open_options().read(true).direct(false).open_blocking(&path)?;
     /// assert!(!file.is_direct());
     /// # Ok(())
     /// # }
@@ -172,7 +204,7 @@ impl Config {
         with(appender, self.depth, OpenAppender::depth)
     }
 
-    /// Creates an empty batch, with at most `depth` operations [in flight](Batch::in_flight).
+    /// Creates an empty batch, with at most `depth` operations [in flight](Batch::depth).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -180,7 +212,7 @@ impl Config {
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, "content")?;
     /// let config = ringfile::Config::new().with_depth(4);
-    /// let file = config.open_options().read(true).open(&path)?;
+    /// let file = config.open_options().read(true).open_blocking(&path)?;
     /// let mut batch = config.batch();
     /// batch.add(file.read_at(Vec::with_capacity(7), 0));
     /// assert_eq!(batch.run().remove(0).result?, 7);
@@ -188,18 +220,18 @@ impl Config {
     /// # }
     /// ```
     pub fn batch(&self) -> Batch {
-        with(Batch::new(), self.depth, Batch::in_flight)
+        with(Batch::new(), self.depth, Batch::depth)
     }
 
     /// Applies the settings of the process: `route`, for files that are opened from now on without a route of their own
     /// ([`set_default_route`](crate::set_default_route)), and `workers`
-    /// ([`set_worker_threads`](crate::set_worker_threads)). Missing settings change nothing.
+    /// ([`set_worker_threads`](crate::runtime::set_worker_threads)). Missing settings change nothing.
     pub fn apply(&self) {
         if let Some(route) = self.route {
             crate::set_default_route(route);
         }
         if let Some(threads) = self.workers {
-            crate::set_worker_threads(threads);
+            crate::runtime::set_worker_threads(threads);
         }
     }
 }
@@ -261,7 +293,7 @@ impl Config {
     }
 
     /// Sets which buffers to use.
-    pub fn with_buffers(self, buffers: Buffers) -> Self {
+    pub fn with_buffers(self, buffers: BufferMode) -> Self {
         Self { buffers: Some(buffers), ..self }
     }
 
@@ -341,7 +373,7 @@ impl Config {
 
     /// Returns which buffers to use.
     #[must_use]
-    pub fn buffers(&self) -> Option<Buffers> {
+    pub fn buffers(&self) -> Option<BufferMode> {
         self.buffers
     }
 

@@ -8,10 +8,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ringfile_buffer::internal::event;
 use toml::de::{DeTable, DeValue};
 
-use super::settings::{SETTINGS, Written};
+use super::settings::{PREFIX, SETTINGS, Setting, Written, variable};
 use super::values::Config;
 use crate::error::{Error, Result};
 
@@ -44,16 +46,18 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
 pub(super) struct SettingsText<'a> {
     pub(super) text: &'a str,
     pub(super) path: Option<&'a Path>,
+    /// The table that has the settings, such as `storage.io`; `None` if they are in none.
+    pub(super) table: Option<&'a str>,
 }
 
 impl SettingsText<'_> {
     pub(super) fn settings(&self) -> Result<Config> {
-        let table = DeTable::parse(self.text).map_err(|error| {
+        let whole = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().unwrap_or_default();
             let line = self.text.lines().nth(self.lines_before(&at)).unwrap_or_default();
             self.error(&at, no_toml(line, error.message()))
         })?;
-        let mut fields: Vec<_> = table.get_ref().iter().collect();
+        let mut fields: Vec<_> = self.table_of(whole.get_ref())?.iter().collect();
         // Reports the error that comes first in the file, not the first in the alphabet.
         fields.sort_by_key(|(name, _)| name.span().start);
         let mut config = Config::new();
@@ -71,6 +75,20 @@ impl SettingsText<'_> {
         Ok(config)
     }
 
+    /// Returns the table that has the settings.
+    fn table_of<'t, 'i>(&self, whole: &'t DeTable<'i>) -> Result<&'t DeTable<'i>> {
+        let Some(name) = self.table else { return Ok(whole) };
+        let mut parts = name.split('.');
+        let found = parts.try_fold(whole, |table, part| {
+            let (_, value) = table.iter().find(|(key, _)| key.get_ref() == part)?;
+            value.get_ref().as_table()
+        });
+        found.ok_or_else(|| {
+            let why = format!("there is no table `[{}]`", shown(name, SHOWN));
+            Error::new(ErrorKind::InvalidData, "reading the settings").on(self.path).because(why)
+        })
+    }
+
     fn error(&self, at: &Range<usize>, why: String) -> Error {
         let of = if self.path.is_none() { " of the settings" } else { "" };
         let what = format!("reading line {}{of}", self.lines_before(at) + 1);
@@ -84,16 +102,48 @@ impl SettingsText<'_> {
 
 /// Overrides settings with those of the environment. `get` looks up a variable.
 pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsString>) -> Result<()> {
-    for setting in &SETTINGS {
-        let variable = setting.variable();
-        let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { continue };
-        let is_allowed = value.to_str().is_some_and(|text| (setting.set)(config, value_of_text(text)));
-        if !is_allowed {
-            let why = refused(&variable, &value.to_string_lossy(), &setting.allowed.replace('"', ""));
-            return Err(Error::new(ErrorKind::InvalidInput, "reading the environment").because(why));
-        }
+    let wrong = |why: String| Error::new(ErrorKind::InvalidInput, "reading the environment").because(why);
+    SETTINGS.iter().try_for_each(|setting| override_by(setting, config, &get).map_err(wrong))
+}
+
+/// Overrides a setting with that of the environment, or returns what is wrong with the variable's value.
+fn override_by(
+    setting: &Setting,
+    config: &mut Config,
+    get: impl Fn(&str) -> Option<OsString>,
+) -> std::result::Result<(), String> {
+    let variable = setting.variable();
+    let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { return Ok(()) };
+    let is_allowed = value.to_str().is_some_and(|text| (setting.set)(config, value_of_text(text)));
+    let refusal = || refused(&variable, &value.to_string_lossy(), &setting.allowed.replace('"', ""));
+    is_allowed.then_some(()).ok_or_else(refusal)
+}
+
+/// Returns what is wrong with each of these variables: a name that is close to that of a setting, or a value that is not
+/// allowed.
+pub(super) fn wrong_variables(all: &[(OsString, OsString)]) -> Vec<String> {
+    let get = |name: &str| Some(all.iter().find(|(variable, _)| variable == name)?.1.clone());
+    let values = SETTINGS.iter().filter_map(|setting| override_by(setting, &mut Config::new(), get).err());
+    all.iter().filter_map(|(variable, _)| misspelt(variable.to_str()?)).chain(values).collect()
+}
+
+/// Warns of variables of the environment with names that are close to those of settings: once in a process.
+pub(super) fn warn_of_misspelt() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if IS_DONE.swap(true, Ordering::Relaxed) {
+        return;
     }
-    Ok(())
+    for why in std::env::vars_os().filter_map(|(variable, _)| misspelt(variable.to_str()?)) {
+        event::emit(|| tracing::warn!("{why}"));
+    }
+}
+
+/// Returns which variable is probably meant by another one.
+fn misspelt(name: &str) -> Option<String> {
+    let upper = name.to_uppercase();
+    let known = SETTINGS.iter().map(|setting| setting.name).chain(["disable"]);
+    let meant = variable(closest(upper.strip_prefix(PREFIX)?, known)?);
+    (name != meant).then(|| format!("`{}` is not a setting: did you mean `{meant}`?", shown(name, SHOWN)))
 }
 
 fn value_of<'a>(value: &'a DeValue<'_>) -> Written<'a> {
@@ -132,17 +182,22 @@ fn refused(name: &str, written: &str, allowed: &str) -> String {
 
 fn unknown(name: &str, is_table: bool) -> String {
     let known = SETTINGS.each_ref().map(|setting| setting.name).join(", ");
-    let closest = SETTINGS
-        .iter()
-        .map(|setting| (strsim::osa_distance(setting.name, &name.to_lowercase()), setting.name))
-        .min()
-        .filter(|(distance, _)| *distance <= MISSPELT);
+    let closest = closest(name, SETTINGS.iter().map(|setting| setting.name));
     let name = shown(name, SHOWN);
     match closest {
-        Some((_, meant)) => format!("unknown field `{name}`: did you mean `{meant}`? known: {known}"),
-        None if is_table => format!("unknown table `{name}`: settings are in none; known: {known}"),
+        Some(meant) => format!("unknown field `{name}`: did you mean `{meant}`? known: {known}"),
+        None if is_table => {
+            format!("unknown table `{name}`: `Config::load_table` reads settings in a table; known: {known}")
+        }
         None => format!("unknown field `{name}`: remove it; known: {known}"),
     }
+}
+
+/// Returns which of the known names is probably meant.
+fn closest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    let closest = known.map(|known| (strsim::osa_distance(known, &name), known)).min();
+    closest.filter(|(distance, _)| *distance <= MISSPELT).map(|(_, meant)| meant)
 }
 
 /// Returns a text for use within one line: cut to `longest` characters, with control characters replaced.

@@ -4,18 +4,19 @@
 
 use std::ops::RangeInclusive;
 
-use super::values::{Buffers, Config};
-use crate::many::MOST_IN_FLIGHT;
+use super::values::{BufferMode, Config};
+use crate::buf::HugePages;
+use crate::many::MAX_DEPTH;
 use crate::memory::LARGEST;
-use crate::{HugePages, Route, WhenFull};
+use crate::{Route, WhenFull};
 
 /// A pool needs at least the smallest page, and more than half the address space cannot be mapped.
 pub(super) const CAPACITIES: RangeInclusive<usize> = 4096..=isize::MAX as usize / 2;
 pub(super) const BLOCK_SIZES: RangeInclusive<usize> = 1..=LARGEST;
 pub(super) const ALIGNMENTS: RangeInclusive<usize> = 512..=LARGEST;
-pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MOST_IN_FLIGHT;
+pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MAX_DEPTH;
 /// More threads would have nothing to do.
-pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
+pub(super) const WORKERS: RangeInclusive<usize> = 0..=MAX_DEPTH;
 /// Microseconds; the longest is more than an hour.
 pub(super) const SLOW_AFTER: RangeInclusive<usize> = 1..=u32::MAX as usize;
 
@@ -25,11 +26,11 @@ const HUGE_PAGES: [(&str, HugePages); 3] =
 pub(super) const NO_LIMIT: WhenFull = WhenFull::Outside { limit: usize::MAX };
 const WHEN_FULL: [(&str, WhenFull); 3] =
     [("error", WhenFull::Error), ("wait", WhenFull::Wait), ("outside", NO_LIMIT)];
-const BUFFERS: [(&str, Buffers); 4] = [
-    ("normal", Buffers::Normal),
-    ("fixed", Buffers::Fixed),
-    ("vectored", Buffers::Vectored),
-    ("vectored-fixed", Buffers::VectoredFixed),
+const BUFFERS: [(&str, BufferMode); 4] = [
+    ("normal", BufferMode::Normal),
+    ("fixed", BufferMode::Fixed),
+    ("vectored", BufferMode::Vectored),
+    ("vectored-fixed", BufferMode::VectoredFixed),
 ];
 const ROUTES: [(&str, Route); 5] = [
     ("auto", Route::Auto),
@@ -165,9 +166,17 @@ pub(super) static SETTINGS: [Setting; 14] = [
     },
 ];
 
+/// What the names of all variables of the environment begin with.
+pub(super) const PREFIX: &str = "RINGFILE_";
+
+/// Returns the variable of the environment for the setting with this name.
+pub(super) fn variable(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_uppercase())
+}
+
 impl Setting {
     pub(super) fn variable(&self) -> String {
-        format!("RINGFILE_{}", self.name.to_uppercase())
+        variable(self.name)
     }
 }
 

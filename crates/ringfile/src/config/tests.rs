@@ -1,8 +1,9 @@
 //! The table of settings against itself; what a user sees is in `tests/it/config.rs`.
 
 use super::settings::SETTINGS;
-use super::{Buffers, Config, reading};
-use crate::{HugePages, Route, WhenFull};
+use super::{BufferMode, Config, reading};
+use crate::buf::HugePages;
+use crate::{Route, WhenFull};
 
 fn full() -> Config {
     Config::new()
@@ -13,7 +14,7 @@ fn full() -> Config {
         .with_pooling(false)
         .with_depth(64)
         .with_block_size(12345)
-        .with_buffers(Buffers::VectoredFixed)
+        .with_buffers(BufferMode::VectoredFixed)
         .with_direct(true)
         .with_route(Route::Inline)
         .with_workers(0)

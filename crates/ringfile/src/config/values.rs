@@ -2,7 +2,8 @@
 //!
 //! Knows no other file of this folder.
 
-use crate::{HugePages, Route, WhenFull};
+use crate::driver::Route;
+use crate::memory::{HugePages, WhenFull};
 
 /// Holds settings for a machine, from a TOML file and the environment. A setting that is missing has the library's
 /// default.
@@ -32,8 +33,9 @@ use crate::{HugePages, Route, WhenFull};
 /// `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`, `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`,
 /// `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`, `RINGFILE_DIRECT`, `RINGFILE_ROUTE`, `RINGFILE_WORKERS`,
 /// `RINGFILE_LATENCIES` and `RINGFILE_SLOW_AFTER_US`; an empty one counts as missing. Only
-/// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env) read them.
-/// (`RINGFILE_BACKEND=workers` and `RINGFILE_BACKEND=aio`, which switch io_uring off, work in every program.)
+/// [`load`](Self::load), [`load_table`](Self::load_table), [`from_env`](Self::from_env) and [`with_env`](Self::with_env)
+/// read them.
+/// (`RINGFILE_DISABLE=io_uring,aio` and `RINGFILE_DISABLE=io_uring`, which switch io_uring off, work in every program.)
 ///
 /// **What wins**: calls on a builder over the environment, the environment over the file.
 ///
@@ -46,7 +48,7 @@ use crate::{HugePages, Route, WhenFull};
 /// let config = ringfile::Config::load(&settings)?;
 /// config.apply();
 /// let pool = config.pool().capacity(16 << 20).build()?;
-/// let file = config.open_options().read(true).open(&data)?;
+/// let file = config.open_options().read(true).open_blocking(&data)?;
 /// let mut reader = config.reader(&file, &pool);
 /// ringfile::block_on(async {
 ///     let piece = reader.next().await.expect("not empty")?;
@@ -71,7 +73,7 @@ pub struct Config {
     pub(super) pooling: Option<bool>,
     pub(super) depth: Option<usize>,
     pub(super) block_size: Option<usize>,
-    pub(super) buffers: Option<Buffers>,
+    pub(super) buffers: Option<BufferMode>,
     pub(super) direct: Option<bool>,
     pub(super) route: Option<Route>,
     pub(super) workers: Option<usize>,
@@ -82,12 +84,12 @@ pub struct Config {
 /// Selects the buffers that I/O uses: registered or not, one at a time or several at once.
 ///
 /// ```
-/// use ringfile::Buffers;
-/// assert!(Buffers::VectoredFixed.is_registered() && Buffers::VectoredFixed.is_vectored());
+/// use ringfile::config::BufferMode;
+/// assert!(BufferMode::VectoredFixed.is_registered() && BufferMode::VectoredFixed.is_vectored());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Buffers {
+pub enum BufferMode {
     /// Buffers of a pool that is not registered.
     Normal,
     /// Buffers of a registered pool: operations are fixed ones.
@@ -99,7 +101,7 @@ pub enum Buffers {
     VectoredFixed,
 }
 
-impl Buffers {
+impl BufferMode {
     /// Returns whether the pool is registered.
     #[must_use]
     pub fn is_registered(self) -> bool {

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::route::{self, Backend};
+use super::target::route::{self, Backend};
 use crate::error::Error;
 use ringfile_buffer::internal::event;
 
@@ -35,7 +35,7 @@ impl Refused {
     }
 
     /// Returns the number that replaces the errno where only an errno fits, as in the end of a remote request.
-    /// [`why_refused`](super::forks::why_refused) explains it.
+    /// [`why_refused`](super::turn::forks::why_refused) explains it.
     #[cold]
     pub(super) fn to_errno(&self) -> i32 {
         match self {
@@ -55,6 +55,8 @@ pub(super) enum Lack {
     Ring(i32),
     /// An AIO context; the errno.
     Aio(i32),
+    /// Turns of the simulation's loop.
+    Turns,
 }
 
 /// Numbers that replace an errno: above all errnos of Linux, and below the statuses of drives
@@ -63,15 +65,17 @@ const NO_RING: i32 = 0x2000;
 const NO_AIO: i32 = 0x3000;
 const FORBIDDEN_BY_WORKERS: i32 = 0x4000;
 const FORBIDDEN_BY_AIO: i32 = 0x4001;
+pub(crate) const NO_TURNS: i32 = 0x4002;
 const ERRNO: i32 = 0xfff;
 
 impl Lack {
-    fn to_errno(self) -> i32 {
+    pub(super) fn to_errno(self) -> i32 {
         match self {
             Self::Forbidden(Backend::Any | Backend::Workers) => FORBIDDEN_BY_WORKERS,
             Self::Forbidden(Backend::Aio) => FORBIDDEN_BY_AIO,
             Self::Ring(errno) => NO_RING | errno & ERRNO,
             Self::Aio(errno) => NO_AIO | errno & ERRNO,
+            Self::Turns => NO_TURNS,
         }
     }
 
@@ -80,6 +84,7 @@ impl Lack {
         match (errno, errno & !ERRNO) {
             (FORBIDDEN_BY_WORKERS, _) => Some(Self::Forbidden(Backend::Workers)),
             (FORBIDDEN_BY_AIO, _) => Some(Self::Forbidden(Backend::Aio)),
+            (NO_TURNS, _) => Some(Self::Turns),
             (_, NO_RING) => Some(Self::Ring(errno & ERRNO)),
             (_, NO_AIO) => Some(Self::Aio(errno & ERRNO)),
             _ => None,
@@ -99,13 +104,18 @@ impl Lack {
         let forbidden = |what, why| Error::new(io::ErrorKind::Unsupported, what).because(why);
         match self {
             Self::Forbidden(Backend::Aio) => {
-                forbidden("setting up io_uring", "RINGFILE_BACKEND=aio forbids it")
+                forbidden("setting up io_uring", "RINGFILE_DISABLE=io_uring forbids it")
             }
             Self::Forbidden(Backend::Any | Backend::Workers) => {
-                forbidden("setting up io_uring or AIO", "RINGFILE_BACKEND=workers forbids it")
+                forbidden("setting up io_uring or AIO", "RINGFILE_DISABLE=io_uring,aio forbids it")
             }
             Self::Ring(errno) => set_up_failed(errno),
             Self::Aio(errno) => aio_failed(errno),
+            Self::Turns => forbidden(
+                "an operation in a simulation",
+                "a tokio runtime runs inside the simulated program, and would wait for ever: await in the program \
+                 itself, and start tasks with ringfile::spawn",
+            ),
         }
     }
 }
@@ -195,7 +205,7 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
 mod tests {
     use super::*;
     use crate::driver::Status;
-    use crate::driver::forks::why_refused;
+    use crate::driver::turn::forks::why_refused;
 
     #[test]
     fn a_refusal_passed_as_an_errno_keeps_its_reason() {
@@ -204,8 +214,9 @@ mod tests {
             (Lack::Ring(libc::EMFILE), "RLIMIT_NOFILE"),
             (Lack::Aio(libc::EAGAIN), "fs.aio-max-nr"),
             (Lack::Aio(4095), "AIO is not available"),
-            (Lack::Forbidden(Backend::Workers), "RINGFILE_BACKEND=workers"),
-            (Lack::Forbidden(Backend::Aio), "RINGFILE_BACKEND=aio"),
+            (Lack::Forbidden(Backend::Workers), "RINGFILE_DISABLE=io_uring,aio"),
+            (Lack::Forbidden(Backend::Aio), "RINGFILE_DISABLE=io_uring"),
+            (Lack::Turns, "a tokio runtime"),
         ];
         for (lack, why) in lacks {
             for refused in [Refused::NoRing(lack), Refused::Finally(lack)] {

@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 
 use ringfile_buffer::internal::{event, fork, regions};
 
-use super::counts::ring_features;
 use super::refused::{Lack, after_fork};
+use super::turn::counts::ring_features;
 use crate::error::Error;
 use crate::memory::RegisteredMemory;
-use crate::ring::{can_clone, register_now as register};
+use crate::ring::{can_clone, register_now};
 
 const REGISTERING: &str = "registering memory with io_uring";
 
@@ -25,7 +25,7 @@ const REGISTERING: &str = "registering memory with io_uring";
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// let cache = ringfile::RegisteredMemory::new(vec![0_u8; 1 << 20]);
-/// if let Err(error) = ringfile::register_now(&cache) {
+/// if let Err(error) = ringfile::buf::register(&cache) {
 ///     eprintln!("I/O on the cache will work, but take more time: {error}");
 /// }
 /// # Ok(())
@@ -36,7 +36,7 @@ const REGISTERING: &str = "registering memory with io_uring";
 /// The errno with which the kernel refuses: `ENOMEM` if `RLIMIT_MEMLOCK` is too low. `Unsupported` before Linux 6.13, in a
 /// child that was forked after its parent had registered memory, and where the environment forbids io_uring; where no ring can
 /// be made, the reason. What was registered before the error stays so until the memory is dropped.
-pub fn register_now(memory: &RegisteredMemory) -> Result<(), Error> {
+pub fn register(memory: &RegisteredMemory) -> Result<(), Error> {
     if let Some(lack) = Lack::forbidden() {
         return Err(lack.into_error());
     }
@@ -51,7 +51,7 @@ pub fn register_now(memory: &RegisteredMemory) -> Result<(), Error> {
         ));
     }
     for region in regions(memory) {
-        match register(region) {
+        match register_now(region) {
             Ok(true) => {}
             Ok(false) if fork::is_child() => return Err(after_fork()),
             Ok(false) => {

@@ -1,33 +1,34 @@
 //! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
-//! Only reads in place start elsewhere ([`super::in_place`]), by the same rule ([`is_for_ring`]).
+//! Only reads in place start elsewhere ([`super::turn::in_place`]), by the same rule ([`is_for_ring`](super::target::route::Lanes::is_for_ring)).
 //!
 //! Invariants: an operation that was started has either ended, or ends exactly once at its receiver; its buffer was
 //! taken, unless it has ended at once or must be started again later. Called with no driver borrowed and no lock held,
 //! since an operation may end, and wake a task, before its start returns.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::task::Context;
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
-use super::counts::count;
-use super::kept::{Kept, Lend};
-use super::key::{LocalHandler, Place, Started, SubmitHint};
-use super::local::Numbered;
-use super::op::plain::{self, Attempt};
-use super::op::{Ended, Kind, Request};
-use super::ports::PortKind;
+use super::elsewhere::remote_operation::RemoteOperation;
+use super::elsewhere::{iothreads, workers};
+use super::mail::shared::{RemoteRequest, Shared};
+use super::op::plain::{self, CallOutcome};
+use super::op::transfer;
+use super::op::{Kind, OpResult, Request};
 use super::refused::{self, Refused};
-use super::remote_operation::RemoteOperation;
-use super::result::Handler;
-use super::route::{Choice, Lanes, Limits, Route};
-use super::shared::{RemoteRequest, Shared};
-use super::state::with;
+use super::slots::handler::Handler;
+use super::slots::key::{LocalHandler, OperationId, Started, SubmitHint};
+use super::slots::loan::Lend;
+use super::slots::wake::{LocalOperation, Wake};
 use super::target::Target;
-use super::wake::{self, LocalOperation, Wake};
-use super::{iothreads, switches, workers};
+use super::target::port_kind::PortKind;
+use super::target::route::{Choice, Limits, MANY, Route, SettledCall};
+use super::time_slice::{self, NO_TASK};
+use super::turn;
+use super::turn::counts::count;
+use super::turn::state::{Others, with};
 use crate::error::Error;
-use crate::memory::Held;
+use crate::memory::IoMemory;
 use ringfile_buffer::internal::event;
 
 /// The receiver of an operation's result.
@@ -111,10 +112,6 @@ impl Receiver for HandlerOf<'_> {
     }
 }
 
-/// If at least this many operations are submitted together, all go to the ring, even if each alone would be a plain
-/// call that does not wait. With 2 to 4 operations, both ways took the same time.
-pub(super) const MANY: usize = 8;
-
 /// Starts an operation on its route.
 ///
 /// # Errors
@@ -124,46 +121,78 @@ pub(super) const MANY: usize = 8;
 pub(crate) fn start<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut impl Lend,
+    memory: &mut impl Lend,
     receiver: &R,
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
     if target.failed_sync() != 0 && request.is_sync() {
         // The kernel would report success now, although data of the failed sync may be lost.
-        return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
+        return Ok(Started::Done(OpResult { done: 0, errno: target.failed_sync() }));
     }
-    #[cfg(feature = "sim")]
     if target.simulated().is_none() && crate::sim::is_here() {
         // A file that was opened elsewhere: the simulation refuses it.
-        return Ok(Started::Elsewhere(hand_over(target, request, held, receiver, Choice::Workers)));
+        return Ok(Started::Elsewhere(hand_over(target, request, memory, receiver, Choice::Workers)));
     }
     let lanes = &target.lanes;
     if hint.waits_for_one && target.may_wait_inline(request) && with(|driver| driver.is_idle()) == Some(true)
     {
-        return Ok(Started::Done(call_and_wait(target, request, held.own())));
+        return Ok(Started::Done(call_and_wait(target, request, memory.own())));
     }
     let mut is_alone = false;
     let are_many = || {
         hint.together >= MANY
             || R::IS_A_TASK && {
-                let others = other_tasks();
+                let others = turn::other_tasks();
                 is_alone = others == Others::None;
                 others == Others::Many
             }
     };
-    if is_for_ring(lanes, request.kind, are_many) {
-        match queue(target, request, held, receiver) {
+    if lanes.is_for_ring(request.kind, are_many) {
+        match queue(target, request, memory, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
             Err(refused) => refused.or_another_route(lanes.insists(request.kind))?,
         }
     }
-    start_otherwise(target, request, held, receiver, is_alone)
+    start_otherwise(target, request, memory, receiver, is_alone)
 }
 
-/// Returns whether an operation goes to this thread's ring; `are_many`: whether others are submitted with it.
+/// If the lane is settled (its last operations were single plain calls), makes that call again without asking
+/// [`Target::choose`]. True: all is done. False: start it as usual. Pending: other tasks run first. The operation must fit.
 #[inline(always)]
-pub(super) fn is_for_ring(lanes: &Lanes, kind: Kind, are_many: impl FnOnce() -> bool) -> bool {
-    lanes.goes_to_ring(kind) || lanes.goes_together(kind) && are_many()
+pub(crate) fn call_settled(
+    target: &Target,
+    request: &Request,
+    memory: &mut IoMemory,
+    context: &Context<'_>,
+) -> Poll<bool> {
+    let lane = target.lanes.lane(request.kind);
+    let Some(call) = lane.settled_call(|| time_slice::number_of(request)) else { return Poll::Ready(false) };
+    let is_simple = matches!(request.kind, Kind::Read | Kind::Write) && request.op_flags == 0;
+    if !is_simple || crate::sim::is_here() {
+        return Poll::Ready(false);
+    }
+    let must_not_wait = match call {
+        SettledCall::Any => false,
+        SettledCall::Cached => match turn::other_tasks() {
+            Others::None => false,
+            Others::Some => true,
+            Others::Many => return Poll::Ready(false),
+        },
+    };
+    if !time_slice::goes_on(context.task(), request) {
+        return Poll::Pending;
+    }
+    if !transfer::call_for_all(target, request, memory, must_not_wait) {
+        return Poll::Ready(false);
+    }
+    let ended = OpResult { done: request.want, errno: 0 };
+    if request.kind.is_read() {
+        // SAFETY: the kernel has written that many bytes from `start` on; what comes before was there already.
+        unsafe { memory.filled(request.start + ended.done) };
+    }
+    time_slice::has_copied(ended.done);
+    count(|counts| &mut counts.inline_ops, request, ended);
+    Poll::Ready(true)
 }
 
 /// Puts an operation on this thread's ring.
@@ -171,20 +200,14 @@ pub(super) fn is_for_ring(lanes: &Lanes, kind: Kind, are_many: impl FnOnce() -> 
 fn queue<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut impl Lend,
+    memory: &mut impl Lend,
     receiver: &R,
-) -> Result<Place, Refused> {
+) -> Result<OperationId, Refused> {
     // Created before the driver is borrowed, because cloning a waker may run user code.
     let mut wake = receiver.wake();
     let mut refused = Refused::Outside;
-    let place = with(|driver| {
-        // As `may_start`, which would return its result in memory.
-        let own = receiver.is_own();
-        let ready = driver.ready(target, request, own);
-        let prepare = || driver.prepare(target, request, own).map_err(|why| refused = why).ok();
-        let ring = ready.or_else(prepare)?;
-        Some(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
-    });
+    let place =
+        with(|driver| driver.start(target, request, memory, receiver.is_own(), &mut wake, &mut refused));
     event::emit_deferred();
     let Some(place) = place.flatten() else { return Err(refused) };
     // The slot has taken it: there is nothing to drop.
@@ -196,28 +219,28 @@ fn queue<R: Receiver>(
 fn start_otherwise<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut impl Lend,
+    memory: &mut impl Lend,
     receiver: &R,
     is_alone: bool,
 ) -> Result<Started<R::Remote>, Error> {
     let (mut choice, would_wait) = loop {
-        let called = call(target, request, held.own(), is_alone, receiver.task());
+        let called = call(target, request, memory.own(), is_alone, receiver.task());
         event::emit_deferred();
         match called {
-            Called::Over(ended) => return Ok(Started::Done(ended)),
+            Called::Done(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
             Called::Left(choice, would_wait) => break (choice, would_wait),
         }
     };
-    if super::forks::is_forked_child() {
-        return in_forked_child(target, request, held.own()).map(Started::Done);
+    if super::turn::forks::is_forked_child() {
+        return in_forked_child(target, request, memory.own()).map(Started::Done);
     }
     if target.lanes.route == Route::Aio && request.kind.moves_data() && target.direct().is_none() {
         return Err(refused::aio_is_for_direct_io());
     }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
-        match queue(target, request, held, receiver) {
+        match queue(target, request, memory, receiver) {
             Ok(place) => {
                 if would_wait {
                     target.lanes.lane(request.kind).would_wait();
@@ -237,19 +260,19 @@ fn start_otherwise<R: Receiver>(
     if choice == Choice::Ring && is_for_kernel_thread(target, request) && workers::have_room() {
         choice = Choice::Workers;
     }
-    Ok(Started::Elsewhere(hand_over(target, request, held, receiver, choice)))
+    Ok(Started::Elsewhere(hand_over(target, request, memory, receiver, choice)))
 }
 
 /// Makes another thread carry an operation out.
 fn hand_over<R: Receiver>(
     target: &Arc<Target>,
     request: &Request,
-    held: &mut impl Lend,
+    memory: &mut impl Lend,
     receiver: &R,
     choice: Choice,
 ) -> R::Remote {
     let remote = receiver.send(|handler, index| {
-        let remote = RemoteRequest::new(target, request, held.lend(), handler, index);
+        let remote = RemoteRequest::new(target, request, memory.lend(), handler, index);
         send(remote, choice, R::IS_A_TASK)
     });
     event::emit_deferred();
@@ -269,12 +292,12 @@ fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
 /// wait for another process work, everything else is an error. Operations on paths use a plain call, and so do the syncs
 /// and truncations that are steps of some, also of a directory.
 #[cold]
-fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
+fn in_forked_child(target: &Target, request: &Request, memory: &mut IoMemory) -> Result<OpResult, Error> {
     let is_step = matches!(request.kind, Kind::Sync | Kind::Truncate)
         && target.lanes.route == Route::Auto
         && target.ring == PortKind::Main;
     if request.kind.names_paths() || is_step || target.may_wait_inline(request) {
-        Ok(call_and_wait(target, request, held))
+        Ok(call_and_wait(target, request, memory))
     } else {
         Err(refused::after_fork())
     }
@@ -282,158 +305,12 @@ fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Resul
 
 /// Returns whether this thread has a usable ring, may create one, or has AIO in its place.
 fn is_here(own: bool) -> bool {
-    with(|driver| driver.takes(own) && driver.ports.are_usable()) == Some(true)
-}
-
-/// How many other tasks of this thread's loop start operations that may be plain calls.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Others {
-    /// So many that all send them through the ring together: 16 tasks that read cached blocks had 1.2 times the IOPS
-    /// through the ring that they had by calls.
-    Many,
-    /// Some, or this thread is in no loop, so that others are unknown.
-    Some,
-    /// None, and no operation is in flight.
-    None,
-}
-
-/// Counts the polled task among those of this turn. Returns how many other tasks started such operations in the turn
-/// before.
-#[inline]
-fn other_tasks() -> Others {
-    let task = wake::polled_task();
-    let others = with(|driver| {
-        let active_tasks = &mut driver.active_tasks;
-        if active_tasks.last != Some(task) {
-            active_tasks.last = Some(task);
-            active_tasks.tasks += 1;
-        }
-        if !driver.in_loop {
-            Others::Some
-        } else if active_tasks.before >= MANY {
-            Others::Many
-        } else if active_tasks.before <= 1 && active_tasks.tasks == 1 && driver.in_flight == 0 {
-            Others::None
-        } else {
-            Others::Some
-        }
-    });
-    others.unwrap_or(Others::Some)
-}
-
-/// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short.
-/// `None`, and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a
-/// link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
-///
-/// A link delays one entry until another on the same ring has ended, so it cannot connect two rings; and an NVMe
-/// command that fails does not break it. It connects an entry with whichever comes next, so both are queued under one
-/// borrow of the driver: between two borrows, a waker or the receiver of an event could start another operation.
-pub(crate) fn start_linked(
-    target: &Arc<Target>,
-    write: (&Request, &mut Kept),
-    sync: (&Request, &mut Kept),
-    context: &Context<'_>,
-) -> Option<[Place; 2]> {
-    if !matches!(target.lanes.route, Route::Auto | Route::Ring)
-        || target.is_misplaced_by_rings(write.0.kind)
-        || target.failed_sync() != 0
-    {
-        return None;
-    }
-    let request = Request { linked: true, ..*write.0 };
-    let mut wakes = [Wake::new(context.waker()), Wake::new(context.waker())];
-    let places = with(|driver| {
-        for request in [sync.0, &request] {
-            driver.may_start(target, request, false).ok().filter(|ring| *ring == PortKind::Main)?;
-        }
-        driver.ports.main.as_ref().filter(|main| !main.ring.is_sqpoll())?;
-        let [write_wake, sync_wake] = &mut wakes;
-        let write = driver.queue(target, &request, write.1, PortKind::Main, write_wake);
-        let sync = driver.queue(target, sync.0, sync.1, PortKind::Main, sync_wake);
-        driver.slots.at(sync.slot()).behind_link = true;
-        Some([write, sync].map(|key| Place { driver: driver.id, key }))
-    });
-    event::emit_deferred();
-    places.flatten()
-}
-
-/// How long a task may continue with operations that end at once, before the thread's other tasks run. With 16 tasks in
-/// tokio that read cached blocks of 4 KiB, 99 of 100 reads take less than 40 µs; with 14 µs it was 170, at the same rate.
-/// Yielding costs 0.2 µs.
-const TURN: Duration = Duration::from_nanos(2500);
-/// A task that comes back after its turn seems to be alone: each of its turns is twice as long as the one before, up to
-/// this many times (0.16 ms). Yielding may cost it much: where the executor has several threads, another thread takes
-/// the task over, and must be woken. In tokio, that took a third of the time of a lone task that read cached blocks.
-const MOST_DOUBLED: u32 = 6;
-/// The same for a thread in no loop, which yields only to other threads, from time to time.
-const TURN_OF_THREAD: Duration = Duration::from_micros(14);
-/// The clock is read only once for this many operations: reading it costs 25 ns, and the shortest operation takes 500.
-const LOOK_AT_CLOCK: u32 = 4;
-/// Compared with an operation this long, a yield costs little, so other tasks run after each.
-const LONG: Duration = Duration::from_micros(8);
-/// The number of bytes that a thread copies in about that time.
-const LONG_COPY: usize = 32 << 10;
-
-/// The number of a task that is not known.
-const NO_TASK: usize = 0;
-
-/// The inline operations since this thread's last yield.
-#[derive(Clone, Copy)]
-struct Turn {
-    operations: u32,
-    /// The inline operations of this thread, in all turns.
-    total: u32,
-    began: Option<Instant>,
-    /// Whether the next operation waits for the other tasks.
-    is_over: bool,
-    /// The task of the last operation, and how many of its turns have ended in a row, up to [`MOST_DOUBLED`].
-    task: usize,
-    alone: u32,
-}
-
-impl Turn {
-    const NEW: Self = Self { operations: 0, total: 0, began: None, is_over: false, task: NO_TASK, alone: 0 };
-
-    /// Counts an operation. Returns false if the other tasks must run first; the next turn then begins.
-    #[inline]
-    fn goes_on(&mut self, task: usize) -> bool {
-        self.operations += 1;
-        self.total = self.total.wrapping_add(1);
-        if self.task != task {
-            (self.task, self.alone) = (task, 0);
-        }
-        let looks = self.operations.is_multiple_of(LOOK_AT_CLOCK) || self.is_over;
-        let is_time = looks && self.began.get_or_insert_with(Instant::now).elapsed() >= self.length();
-        if self.operations == 1 {
-            self.began = Some(Instant::now());
-        }
-        let goes_on = !(is_time || (self.is_over && self.alone == 0));
-        if !goes_on {
-            let alone = if task == NO_TASK { 0 } else { (self.alone + 1).min(MOST_DOUBLED) };
-            *self = Self { total: self.total, task, alone, ..Self::NEW };
-        }
-        goes_on
-    }
-
-    fn length(&self) -> Duration {
-        if self.task == NO_TASK { TURN_OF_THREAD } else { TURN * (1 << self.alone) }
-    }
-
-    /// Returns the number by which an operation is sampled. It differs by offset and by time, so that reads of several
-    /// files in turn, or of the same few blocks over and over, are sampled too.
-    #[inline]
-    fn number_of(self, request: &Request) -> u64 {
-        request.offset.wrapping_add(self.total.into())
-    }
-}
-
-thread_local! {
-    static INLINE: Cell<Turn> = const { Cell::new(Turn::NEW) };
+    with(|driver| driver.has_usable_port(own)) == Some(true)
 }
 
 /// The result of plain calls on this thread.
 enum Called {
-    Over(Ended),
+    Done(OpResult),
     /// No plain call was made, since other tasks must run first.
     Later,
     /// No plain call has carried it out, and it goes this way. True if a call was tried, and would have had to wait.
@@ -442,36 +319,26 @@ enum Called {
 
 /// Carries an operation out by plain calls, if its route says so. `is_alone`: the thread does nothing else meanwhile.
 #[inline]
-fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, task: usize) -> Called {
-    let mut choice = target.choose(request);
-    if is_alone && choice == Choice::Attempt {
-        let number = INLINE.get().number_of(request);
-        if target.lanes.lane(request.kind).is_found_cached(number) {
-            choice = Choice::Inline;
-        }
+fn call(target: &Target, request: &Request, memory: &mut IoMemory, is_alone: bool, task: usize) -> Called {
+    let (mut choice, number) = (target.choose(request), time_slice::number_of(request));
+    if is_alone && choice == Choice::Attempt && target.lanes.lane(request.kind).is_found_cached(number) {
+        choice = Choice::Inline;
     }
     while matches!(choice, Choice::Attempt | Choice::Inline) {
-        let before = INLINE.get();
-        let mut turn = before;
-        let goes_on = turn.goes_on(task);
-        INLINE.set(turn);
-        if !goes_on {
-            if !request.kind.is_read() {
-                switches::let_others_run(before.length());
-            }
+        if !time_slice::goes_on(task, request) {
             return Called::Later;
         }
-        match inline(target, request, held, choice) {
-            Attempt::Over(ended) => {
-                if ended.done >= LONG_COPY {
-                    yield_next();
-                }
+        let outcome = inline(target, request, memory, choice, number);
+        target.lanes.lane(request.kind).settle(request.kind, target.is_simple());
+        match outcome {
+            CallOutcome::Done(ended) => {
+                time_slice::has_copied(ended.done);
                 count(|counts| &mut counts.inline_ops, request, ended);
-                return Called::Over(ended);
+                return Called::Done(ended);
             }
-            Attempt::WouldWait => return Called::Left(Choice::Ring, true),
+            CallOutcome::WouldWait => return Called::Left(Choice::Ring, true),
             // The attempt has shown what kind of file it is.
-            Attempt::NotOffered => choice = target.choose(request),
+            CallOutcome::NotOffered => choice = target.choose(request),
         }
     }
     Called::Left(choice, false)
@@ -479,132 +346,77 @@ fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, tas
 
 /// Carries an operation out by a plain call, however long that takes.
 #[cold]
-fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
-    let ended = plain::run(target, request, held, || true);
+fn call_and_wait(target: &Target, request: &Request, memory: &mut IoMemory) -> OpResult {
+    let ended = plain::run(target, request, memory, || true);
     count(|counts| &mut counts.inline_ops, request, ended);
     event::emit_deferred();
     ended
 }
 
-/// Carries an operation out on this thread, and notes what its duration shows about the file.
-fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -> Attempt {
+/// Carries an operation out on this thread, and notes what that shows about the file.
+fn inline(
+    target: &Target,
+    request: &Request,
+    memory: &mut IoMemory,
+    choice: Choice,
+    number: u64,
+) -> CallOutcome {
     let lane = target.lanes.lane(request.kind);
     if choice == Choice::Attempt {
-        let attempt = plain::attempt(target, request, held);
+        let attempt = plain::attempt(target, request, memory);
         match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system),
-            Attempt::Over(ended) if ended.errno != 0 => {}
-            Attempt::Over(_) => {
+            CallOutcome::NotOffered => lane.is_not_offered(target.lanes.file_system),
+            CallOutcome::Done(ended) if ended.errno != 0 => {}
+            CallOutcome::Done(_) => {
                 lane.is_offered(target.direct().is_some());
                 lane.did_not_wait();
             }
-            Attempt::WouldWait => {
+            CallOutcome::WouldWait => {
                 lane.is_offered(target.direct().is_some());
                 lane.was_not_cached();
             }
         }
         return attempt;
     }
-    if target.lanes.route != Route::Auto || !lane.is_timed(request.kind, INLINE.get().number_of(request)) {
-        return Attempt::Over(plain::run(target, request, held, || true));
+    if target.lanes.route != Route::Auto || !lane.is_timed(request.kind, number) {
+        return CallOutcome::Done(plain::run(target, request, memory, || true));
     }
     let began = Instant::now();
-    let ended = plain::run(target, request, held, || true);
+    let ended = plain::run(target, request, memory, || true);
     let took = began.elapsed();
     let limits = Limits::of(request.kind, target.direct().is_some(), ended.done);
-    if !limits.is_slow(took) || !switches::was_only_preempted() {
+    if !limits.is_slow(took) || !time_slice::was_only_preempted() {
         lane.note(took, limits);
     }
-    if took >= LONG {
-        yield_next();
-    }
-    Attempt::Over(ended)
-}
-
-/// Makes the thread's next inline operation wait for the other tasks.
-fn yield_next() {
-    INLINE.set(Turn { is_over: true, ..INLINE.get() });
-}
-
-/// Adds a handler to this thread's driver; `None` if the thread has no driver.
-pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
-    with(|driver| {
-        let handlers = &mut driver.local_handlers.0;
-        let number = handlers.iter().position(Option::is_none).unwrap_or_else(|| {
-            handlers.push(None);
-            handlers.len() - 1
-        });
-        handlers[number] = Some(Numbered { handler, left: 0 });
-        LocalHandler(number as u32)
-    })
-}
-
-/// Removes a handler from the list: at once if none of its operations is in flight, otherwise when the last one has
-/// ended. Does nothing if the number belongs to another handler by now, because the driver was created anew since.
-pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
-    let removed = with(|driver| {
-        let left = if driver.in_flight == 0 { 0 } else { driver.slots.unanswered_of(number.0) };
-        let place = driver.local_handlers.0.get_mut(number.0 as usize)?;
-        let numbered = place.as_mut().filter(|numbered| Arc::ptr_eq(&numbered.handler, handler))?;
-        numbered.left = left;
-        if left == 0 { place.take() } else { None }
-    });
-    // Dropped while the driver is not borrowed.
-    drop(removed);
+    time_slice::has_taken(took);
+    CallOutcome::Done(ended)
 }
 
 /// Gives a remote request to the ring of this thread's runtime, or to another thread: to an I/O thread if there is one
-/// with a ring. Returns the driver that has it. `at_once`: whether no others are sent together with it.
+/// with a ring, unless it names paths, for which that thread may have other [rights](super::elsewhere::rights). Returns the driver
+/// that has it. `at_once`: whether no others are sent together with it.
 fn send(remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shared>> {
-    #[cfg(feature = "sim")]
-    let Err(remote) = super::simulated::take(remote) else { return None };
+    let Err(remote) = crate::sim::take(remote) else { return None };
     let mut remote = remote;
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     if !outlives_loops {
-        let owner = with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared)));
-        remote.hold = owner.flatten().map(Shared::hold);
+        remote.loop_guard = turn::own_loop().map(Shared::guard_loop);
     }
     let sent = match choice {
-        Choice::Ring => send_to_runtime(remote, at_once).or_else(iothreads::send),
+        Choice::Ring if !remote.request.kind.names_paths() => {
+            send_to_runtime(remote, at_once).or_else(iothreads::send)
+        }
         _ => Err(remote),
     };
     sent.map_err(workers::send).ok()
 }
 
 #[cfg(feature = "tokio")]
-use super::in_tokio::send as send_to_runtime;
+use super::shared::tokio::send as send_to_runtime;
 
 /// Stands in for the feature `tokio`.
 #[cfg(not(feature = "tokio"))]
 fn send_to_runtime(remote: RemoteRequest, _at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
     Err(remote)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turns_grow_while_the_same_task_comes_back() {
-        let mut turn = Turn::NEW;
-        let mut end = |task| {
-            // The turn has used up its time.
-            turn.began = Instant::now().checked_sub(Duration::from_secs(1));
-            turn.operations = LOOK_AT_CLOCK - 1;
-            assert!(!turn.goes_on(task));
-            turn.length().as_micros() as u64
-        };
-        assert_eq!([1, 1, 1, 1, 1, 1, 1, 2, 1, 1].map(&mut end), [5, 10, 20, 40, 80, 160, 160, 5, 5, 10]);
-        assert_eq!([NO_TASK, NO_TASK].map(end), [14, 14], "of any task");
-    }
-
-    #[test]
-    fn a_long_operation_ends_the_turn_of_a_task_unless_it_seems_to_be_alone() {
-        let mut turn = Turn { began: Some(Instant::now()), operations: 1, is_over: true, ..Turn::NEW };
-        assert!(!turn.goes_on(1));
-        turn = Turn { began: Instant::now().checked_add(Duration::from_secs(1)), is_over: true, ..turn };
-        assert!(turn.goes_on(1), "it came back");
-        assert!(!turn.goes_on(2));
-    }
 }

@@ -5,9 +5,9 @@
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request, Target};
+use crate::driver::{self, Alignment, AtomicLimits, FileKind, Kind, OpResult, Request, Target};
 use crate::error::Error;
-use crate::memory::Held;
+use crate::memory::IoMemory;
 use ringfile_buffer::internal::fork;
 
 /// Why an operation was cancelled although its caller did not cancel it.
@@ -15,8 +15,11 @@ const CANCELLED: &str = "it was cancelled, or the thread that was carrying it ou
 const FORKED: &str = "the operation was in flight before a fork, and belongs to the parent process";
 
 /// The explanation of a failed sync.
-const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
-    open the file again, and check or rewrite what was written since the last successful sync";
+const LOST: &str = "this sync of the file or an earlier one has failed, so data may be lost although a later sync would \
+    succeed; open the file again, and check or rewrite what was written since the last successful sync";
+/// The explanation of a durable write that was refused.
+const NO_ROOM: &str = "the write was refused, and no sync has failed: write again once there is room";
+const TOO_LONG: &str = "the file would be longer than RLIMIT_FSIZE (ulimit -f) or the file system allows";
 
 /// The meaning of `EAGAIN` for an operation that does not wait for another process.
 const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of io_uring: see RLIMIT_NPROC, and pids.max \
@@ -24,7 +27,12 @@ const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of
 
 /// Returns why an operation did not do all that was requested.
 #[cold]
-pub(crate) fn failure(file: &Target, request: &Request, held: &Held, Ended { done, errno }: Ended) -> Error {
+pub(crate) fn failure(
+    file: &Target,
+    request: &Request,
+    memory: &IoMemory,
+    OpResult { done, errno }: OpResult,
+) -> Error {
     let moves_data = request.kind.moves_data();
     if moves_data && errno == 0 {
         return moved_less(file, request, done);
@@ -38,7 +46,7 @@ pub(crate) fn failure(file: &Target, request: &Request, held: &Held, Ended { don
     let error = if moves_data { error.at(request.offset) } else { error };
     let is_parents = errno == libc::ECANCELED && fork::is_child();
     let error = if is_parents { error.of_kind(ErrorKind::Unsupported) } else { error };
-    match reason(file, request, held, errno) {
+    match reason(file, request, memory, errno) {
         Some(reason) => error.because(reason),
         None => error,
     }
@@ -59,7 +67,7 @@ fn moved_less(file: &Target, request: &Request, done: usize) -> Error {
 }
 
 /// Returns what an errno means for this operation, and what to do about it, if it means more than its name says.
-fn reason(file: &Target, request: &Request, held: &Held, errno: i32) -> Option<Cow<'static, str>> {
+fn reason(file: &Target, request: &Request, memory: &IoMemory, errno: i32) -> Option<Cow<'static, str>> {
     let (kind, is_command) = (request.kind, file.namespace().is_some());
     let status = driver::Status::of_errno(errno).map(|status| status.to_string());
     // None of the errnos below, but perhaps a drive's status.
@@ -74,6 +82,8 @@ fn reason(file: &Target, request: &Request, held: &Held, errno: i32) -> Option<C
             "it was cancelled; what was copied before stays"
         }
         libc::ECANCELED => CANCELLED,
+        libc::EFBIG if kind.is_write() => TOO_LONG,
+        libc::ENOSPC | libc::EDQUOT if kind.is_write() && request.is_sync() => NO_ROOM,
         libc::EBADF if kind.is_read() => "the file was not opened for reading",
         libc::EBADF if kind.is_write() || is_command => "the file was not opened for writing",
         libc::EBADF if kind == Kind::Copy => {
@@ -99,14 +109,14 @@ fn reason(file: &Target, request: &Request, held: &Held, errno: i32) -> Option<C
             "the ranges overlap in one file, or do not fit the alignment of direct I/O"
         }
         libc::EAGAIN if !kind.moves_data() || file.kind != FileKind::Other => NO_THREAD,
-        _ => return other_path(request, held).map(Into::into),
+        _ => return other_path(request, memory).map(Into::into),
     };
     Some(why.into())
 }
 
 /// Names the other path of an operation that names two.
-fn other_path(request: &Request, held: &Held) -> Option<String> {
-    let Held::Paths(paths) = held else { return None };
+fn other_path(request: &Request, memory: &IoMemory) -> Option<String> {
+    let IoMemory::Paths(paths) = memory else { return None };
     let what = if request.kind == Kind::Symlink { "it would point to" } else { "the new path is" };
     Some(format!("{what} {}", paths.to()?.to_string_lossy()))
 }
@@ -115,22 +125,22 @@ fn other_path(request: &Request, held: &Held) -> Option<String> {
 /// Fails if the kernel would refuse it without giving a reason, and if it reaches beyond its memory: there, the kernel would
 /// follow the request.
 #[inline(always)]
-pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool, Error> {
-    if fits_as_it_is(file, request, held) { Ok(true) } else { fits_otherwise(file, request, held) }
+pub(crate) fn fits(file: &Target, request: &Request, memory: &IoMemory) -> Result<bool, Error> {
+    if fits_as_it_is(file, request, memory) { Ok(true) } else { fits_otherwise(file, request, memory) }
 }
 
 /// Returns whether [`fits`] returns `Ok(true)`, as for most operations. May return false for one that moves no bytes.
 #[inline(always)]
-pub(crate) fn fits_as_it_is(file: &Target, request: &Request, held: &Held) -> bool {
-    lies_within(request, held)
+pub(crate) fn fits_as_it_is(file: &Target, request: &Request, memory: &IoMemory) -> bool {
+    lies_within(request, memory)
         && range_ends_in_a_file(request.offset, request.want)
-        && file.direct().is_none_or(|direct| direct.fits(request, held))
+        && file.direct().is_none_or(|direct| direct.fits(request, memory))
 }
 
 #[cold]
-fn fits_otherwise(file: &Target, request: &Request, held: &Held) -> Result<bool, Error> {
-    if !lies_within(request, held) {
-        return Err(beyond_memory(file, request, held));
+fn fits_otherwise(file: &Target, request: &Request, memory: &IoMemory) -> Result<bool, Error> {
+    if !lies_within(request, memory) {
+        return Err(beyond_memory(file, request, memory));
     }
     if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, BEYOND));
@@ -143,18 +153,22 @@ fn fits_otherwise(file: &Target, request: &Request, held: &Held) -> Result<bool,
 
 /// Returns how an operation that moves no bytes ends.
 #[cold]
-pub(crate) fn moves_nothing(file: &Target, request: &Request, held: &Held) -> Result<Ended, Error> {
-    if request.kind.is_read() && matches!(held, Held::Bytes(_)) {
+pub(crate) fn moves_nothing(file: &Target, request: &Request, memory: &IoMemory) -> Result<OpResult, Error> {
+    if request.kind.is_read() && matches!(memory, IoMemory::Bytes(_)) {
         let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
         return Err(error(file, request, why));
     }
-    Ok(Ended { done: 0, errno: 0 })
+    Ok(OpResult { done: 0, errno: 0 })
 }
 
 #[cold]
-fn beyond_memory(file: &Target, request: &Request, held: &Held) -> Error {
-    let (start, room) = (request.start, room(held, request.kind.is_read()));
+fn beyond_memory(file: &Target, request: &Request, memory: &IoMemory) -> Error {
+    let (start, is_read) = (request.start, request.kind.is_read());
+    let (room, len) = (room(memory, is_read), room(memory, false));
     let why = match start.checked_add(request.want) {
+        _ if is_read && start > len => {
+            format!("the part starts at byte {start}, behind the {len} bytes that the buffer has")
+        }
         Some(end) => format!("the part {start}..{end} does not lie within the buffer's {room} bytes"),
         None => format!("the part ends before it starts, at byte {start} of the buffer's {room}"),
     };
@@ -165,18 +179,19 @@ fn beyond_memory(file: &Target, request: &Request, held: &Held) -> Error {
 /// Returns whether an operation on one piece of memory lies within it. With several, the submission goes no further than
 /// they do.
 #[inline(always)]
-fn lies_within(request: &Request, held: &Held) -> bool {
-    let room = match held {
-        Held::Pooled(buffer) if request.kind.is_read() => buffer.capacity(),
-        held => room(held, request.kind.is_read()),
+fn lies_within(request: &Request, memory: &IoMemory) -> bool {
+    let room = match memory {
+        IoMemory::Pooled(buffer) if request.kind.is_read() => buffer.capacity(),
+        IoMemory::Pooled(buffer) => buffer.len(),
+        memory => room(memory, request.kind.is_read()),
     };
     request.start <= room && request.want <= room - request.start
 }
 
 #[inline(never)]
-fn room(held: &Held, is_read: bool) -> usize {
-    match held.part(0) {
-        Some(_) if held.count() > 1 => usize::MAX,
+fn room(memory: &IoMemory, is_read: bool) -> usize {
+    match memory.part(0) {
+        Some(_) if memory.count() > 1 => usize::MAX,
         Some(part) if is_read => part.capacity,
         Some(part) => part.len,
         None => 0,
@@ -202,12 +217,12 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
-pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -> Result<(), Error> {
-    if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
+pub(crate) fn fits_without_data(file: &Target, request: &Request, memory: &IoMemory) -> Result<(), Error> {
+    if request.kind.names_paths() && !matches!(memory, IoMemory::Paths(_)) {
         let refused = Error::new(ErrorKind::InvalidInput, what(file, request)).on(file.path());
         return Err(refused.because("a path contains a NUL byte"));
     }
-    if let Held::Destination(to) = held
+    if let IoMemory::Destination(to) = memory
         && !range_ends_in_a_file(to.offset, request.want)
     {
         return Err(error(file, request, BEYOND).at(to.offset));
@@ -288,7 +303,7 @@ pub(crate) fn error(file: &Target, request: &Request, why: impl Into<Cow<'static
 /// Returns whether an operation must be repeated with buffered I/O: direct I/O turned out to be refused, and the user
 /// allowed buffered I/O instead. Another operation may have found that out while this one was in flight.
 #[cold]
-pub(crate) fn falls_back(file: &Target, request: &Request, ended: Ended) -> bool {
+pub(crate) fn falls_back(file: &Target, request: &Request, ended: OpResult) -> bool {
     // An atomic write is refused for other reasons, and no buffered one is atomic.
     request.kind.moves_data()
         && !request.is_atomic()

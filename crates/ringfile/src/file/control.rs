@@ -1,19 +1,14 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
 
-use std::future::Future;
-use std::marker::PhantomPinned;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::borrow::Cow;
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
-use pin_project_lite::pin_project;
 
-use super::ask::{Ask, Asked};
-use super::io::OperationFuture;
+use super::op::{Op, OperationFuture};
 use super::{File, check};
-use crate::driver::{self, Ended, Kind, Request};
-use crate::error::{Error, Result};
-use crate::memory::Held;
+use crate::driver::{self, Kind, OpResult, Request};
+use crate::error::Error;
+use crate::memory::IoMemory;
 
 /// Selects what [`File::allocate`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +23,7 @@ pub enum AllocateMode {
     /// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
     ZeroRange,
     /// Discards the range's content: reads of it may return any bytes afterwards. On a namespace of an NVMe drive
-    /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less
+    /// ([`OpenOptions::allow_raw_nvme_writes`](crate::OpenOptions::allow_raw_nvme_writes)) this deallocates, which costs less
     /// than making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
     Discard,
 }
@@ -95,38 +90,11 @@ impl Advice {
     }
 }
 
-pin_project! {
-    /// An operation that moves no data. Await it, or [add](crate::Operation) it to a batch or a queue.
-    ///
-    /// `Send`. Dropping it cancels the operation where the kernel still can.
-    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
-    pub struct Control<'a> {
-        operation: OperationFuture<&'a File>,
-        #[pin]
-        pinned: PhantomPinned,
-    }
-}
-
-impl<'a> Control<'a> {
-    fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
-        let want = want as usize;
-        let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { operation: OperationFuture::new(file, request, Held::None), pinned: PhantomPinned }
-    }
-}
-
-impl Ask for Control<'_> {
-    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.operation.ask(add)
-    }
-}
-
-impl Future for Control<'_> {
-    type Output = Result<()>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().operation.poll_control(context).map(|done| done.map(drop))
-    }
+/// Creates an operation that moves no data.
+fn control(file: &File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Op<'_, ()> {
+    let want = want as usize;
+    let request = Request { op_flags, offset, want, ..Request::of(kind) };
+    Op::new(OperationFuture::new(Cow::Borrowed(file), request, IoMemory::None))
 }
 
 impl File {
@@ -139,27 +107,29 @@ impl File {
     /// would let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed,
     /// each later one of this `File` and its clones fails with the same errno without being tried, in batches and
     /// queues too. Every write to a file that was opened with `O_DSYNC` or `O_SYNC` is a durable one. Reads and plain
-    /// writes continue. To sync again, reopen the file, and check or rewrite the data written since the last successful
-    /// sync. A sync that was cancelled, that could not be submitted (for want of a ring or a descriptor), or that the
-    /// file does not support (`EINVAL`), is not remembered; nor are failures of calls on other descriptors; report
-    /// those with [`note_failed_sync`](Self::note_failed_sync). `EPERM` and `EACCES` are remembered even if a seccomp
-    /// filter has refused the call, and nothing is lost: NFS reports lost data with the same errnos.
-    pub fn sync_all(&self) -> Control<'_> {
-        Control::new(self, Kind::Sync, 0, 0, 0)
+    /// writes continue. To sync again, reopen the file, and check or rewrite what was written since the last successful
+    /// sync. Not remembered are a sync that was cancelled, could not be submitted, or is not supported (`EINVAL`), and a
+    /// durable write that was refused as a whole (`ENOSPC`, `EDQUOT`, `EFBIG`; `EPERM` of a sealed file), unless it may
+    /// have been its sync that failed: on file systems with a server, with `O_DSYNC`, and with `O_APPEND` and
+    /// [`Dsync`](crate::Durability::Dsync). Failures of calls on other descriptors are not known here: report them with
+    /// [`poison_sync`](Self::poison_sync). A sync's
+    /// `EPERM` and `EACCES` are remembered even if a seccomp filter has refused it: NFS reports lost data with them.
+    pub fn sync_all(&self) -> Op<'_, ()> {
+        control(self, Kind::Sync, 0, 0, 0)
     }
 
     /// Waits until all data, and the metadata needed to read it back, are on stable storage (`fdatasync`).
     ///
     /// # Errors
     /// Those of `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
-    pub fn sync_data(&self) -> Control<'_> {
-        Control::new(self, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
+    pub fn sync_data(&self) -> Op<'_, ()> {
+        control(self, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
     /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported
     /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
-    pub fn note_failed_sync(&self, errno: i32) {
-        self.target().settle_sync(&Request::of(Kind::Sync), errno);
+    pub fn poison_sync(&self, errno: i32) {
+        self.target().settle_sync(&Request::of(Kind::Sync), OpResult { done: 0, errno }, || false);
     }
 
     /// Returns the failure that each later sync of this file repeats, if a sync has failed: see
@@ -168,7 +138,8 @@ impl File {
     pub fn failed_sync(&self) -> Option<Error> {
         let errno = self.target().failed_sync();
         let sync = Request::of(Kind::Sync);
-        (errno != 0).then(|| check::failure(self.target(), &sync, &Held::None, Ended { done: 0, errno }))
+        (errno != 0)
+            .then(|| check::failure(self.target(), &sync, &IoMemory::None, OpResult { done: 0, errno }))
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means
@@ -184,8 +155,9 @@ impl File {
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("log");
-    /// use ringfile::{File, RangeSync, block_on};
-    /// let file = File::create(&path)?;
+    /// use ringfile::fs::RangeSync;
+    /// use ringfile::{File, block_on};
+    /// let file = File::create_blocking(&path)?;
     /// block_on(async {
     ///     file.write_at(vec![7; 1 << 16], 0).await?;
     ///     file.sync_range(0, 1 << 16, RangeSync::Start).await?;
@@ -194,16 +166,16 @@ impl File {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn sync_range(&self, offset: u64, len: u64, what: RangeSync) -> Control<'_> {
-        Control::new(self, Kind::SyncRange, what.flags(), offset, len)
+    pub fn sync_range(&self, offset: u64, len: u64, what: RangeSync) -> Op<'_, ()> {
+        control(self, Kind::SyncRange, what.flags(), offset, len)
     }
 
     /// Allocates or frees the blocks of a range of bytes (`fallocate`).
     ///
     /// # Errors
     /// Those of `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
-    pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
-        Control::new(self, Kind::Allocate, mode.flags(), offset, len)
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Op<'_, ()> {
+        control(self, Kind::Allocate, mode.flags(), offset, len)
     }
 
     /// Sets the file's size in bytes: cuts the file, or extends it with zeros (`ftruncate`). Before Linux 6.9 a worker
@@ -211,15 +183,15 @@ impl File {
     ///
     /// # Errors
     /// Those of `ftruncate(2)`.
-    pub fn set_len(&self, len: u64) -> Control<'_> {
-        Control::new(self, Kind::Truncate, 0, len, 0)
+    pub fn set_len(&self, len: u64) -> Op<'_, ()> {
+        control(self, Kind::Truncate, 0, len, 0)
     }
 
     /// Tells the page cache what to expect of a range of bytes (`posix_fadvise`); `len` 0 means to the end.
     ///
     /// # Errors
     /// Those of `posix_fadvise(2)`.
-    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
-        Control::new(self, Kind::Advise, advice.number(), offset, len)
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Op<'_, ()> {
+        control(self, Kind::Advise, advice.number(), offset, len)
     }
 }

@@ -12,17 +12,19 @@ use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::driver::{Kind, Request};
-use ringfile_buffer::internal::once::Value;
+use once_cell::race::OnceBox;
 
 /// Selects how durable writes ([`File::write_durable_at`](crate::File::write_durable_at), awaited or added to a batch
 /// or a queue) make their data durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The one with which more writes end in the same time. The file's first 128 durable writes try both.
+    /// The one with which more writes end in the same time. The file's first 128 durable writes try both. With `O_APPEND`,
+    /// `Fsync`.
     #[default]
     Auto,
-    /// Each write is durable by itself (`RWF_DSYNC`).
+    /// Each write is durable by itself (`RWF_DSYNC`). With `O_APPEND`, a write that a full disk refuses counts as a failed
+    /// sync: the same write without the flag would show the difference, but might append a second time.
     Dsync,
     /// Each write is followed by an `fdatasync`. Awaited on a ringfile thread, the two are submitted
     /// together; a batch or a queue submits the `fdatasync` when the write has finished.
@@ -132,8 +134,8 @@ impl AfterWrite {
     }
 
     fn now() -> u32 {
-        static BEGAN: Value<Instant> = Value::new();
-        (BEGAN.get_or(Instant::now).elapsed().as_nanos() >> SHIFT) as u32
+        static BEGAN: OnceBox<Instant> = OnceBox::new();
+        (BEGAN.get_or_init(|| Box::new(Instant::now())).elapsed().as_nanos() >> SHIFT) as u32
     }
 }
 

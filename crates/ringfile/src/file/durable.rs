@@ -1,34 +1,20 @@
 //! Durable writes: see [`durability`](super::durability).
 
-use std::future::Future;
-use std::marker::PhantomPinned;
-use std::pin::Pin;
+use std::marker::PhantomData;
 use std::task::{Context, Poll, ready};
 
-use pin_project_lite::pin_project;
-
 use super::File;
-use super::ask::{AnyMemory, Ask, Asked};
 use super::durability::{AfterWrite, SYNC};
-use super::io::{Io, OperationFuture};
+use super::op::{OperationFuture, Output, Product};
 use crate::error::{BufError, BufResult, Result};
-use crate::memory::{Held, IoBuf};
+use crate::memory::{IoBuf, IoMemory};
 
-pin_project! {
-    /// A durable write: see [`File::write_durable_at`]. Await it, or [add](crate::Operation) it to a batch or a queue.
-    #[must_use = "nothing is written until it is awaited, or added to a batch or a queue"]
-    pub struct WriteDurable<'a, B> {
-        write: OperationFuture<&'a File>,
-        has_begun: bool,
-        linked: Option<LinkedSync<'a, B>>,
-        #[pin]
-        pinned: PhantomPinned,
-    }
-}
+/// The buffer of a durable write, as the `T` of its [`Op`](crate::Op): see [`File::write_durable_at`].
+pub struct Durable<B>(PhantomData<fn() -> B>);
 
 /// Creates the sync of a file's data.
 fn sync_of(file: &File) -> OperationFuture<&File> {
-    OperationFuture::new(file, SYNC, Held::None)
+    OperationFuture::new(file, SYNC, IoMemory::None)
 }
 
 /// A sync that was submitted with its write. It began when the write had ended, or was cancelled because the write was
@@ -44,10 +30,23 @@ struct LinkedSync<'a, B> {
     rest: AfterWrite,
 }
 
-impl<'a, B: IoBuf> WriteDurable<'a, B> {
-    pub(super) fn new(Io { operation: mut write, .. }: Io<'a, B>) -> Self {
-        write.record.rest = write.file.durability().decide(&mut write.record.request);
-        Self { write, has_begun: false, linked: None, pinned: PhantomPinned }
+impl OperationFuture<&File> {
+    /// Makes the write durable, as the file's [`durability`](super::durability) decides.
+    pub(super) fn durable(mut self) -> Self {
+        self.record.rest = self.file.durability().decide(&mut self.record.request);
+        self
+    }
+}
+
+/// How a durable write is carried out.
+pub struct DurableState<'f, B> {
+    has_begun: bool,
+    linked: Option<LinkedSync<'f, B>>,
+}
+
+impl<B> Default for DurableState<'_, B> {
+    fn default() -> Self {
+        Self { has_begun: false, linked: None }
     }
 }
 
@@ -70,7 +69,7 @@ impl<'a, B: IoBuf> LinkedSync<'a, B> {
         context: &mut Context<'_>,
     ) -> Poll<BufResult<B>> {
         if self.written.is_none()
-            && let Poll::Ready(written) = write.poll_transfer(context, B::release)
+            && let Poll::Ready(written) = write.poll_transfer(context, B::release_part)
         {
             self.written = Some(written?);
         }
@@ -98,23 +97,27 @@ impl<'a, B: IoBuf> LinkedSync<'a, B> {
     }
 }
 
-impl<B: IoBuf> Future for WriteDurable<'_, B> {
-    type Output = BufResult<B>;
+impl<B: IoBuf> Output for Durable<B> {
+    type Result = BufResult<B>;
+    type File<'f> = &'f File;
+    type State<'f> = DurableState<'f, B>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if !std::mem::replace(this.has_begun, true) {
-            *this.linked = LinkedSync::begin(this.write, context);
+    fn poll<'f>(
+        write: &mut OperationFuture<&'f File>,
+        state: &mut DurableState<'f, B>,
+        context: &mut Context<'_>,
+    ) -> Poll<BufResult<B>> {
+        if !std::mem::replace(&mut state.has_begun, true) {
+            state.linked = LinkedSync::begin(write, context);
         }
-        match this.linked {
-            Some(linked) => linked.poll(this.write, context),
-            None => this.write.poll_transfer(context, B::release),
+        match &mut state.linked {
+            Some(linked) => linked.poll(write, context),
+            None => write.poll_transfer(context, B::release_part),
         }
     }
-}
 
-impl<B: AnyMemory> Ask for WriteDurable<'_, B> {
-    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.write.ask(add)
+    /// The buffer itself is there.
+    fn take(_: &mut Product) -> Option<Self> {
+        None
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! Starts no I/O: the operations of a [`File`] are above, and use what is here.
 
+use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::adaptive::{Adaptive, Descriptor, OWN, Way};
 use super::durability::{Durability, DurabilityChoice};
-use crate::driver::{self, Alignment, Request, Target, Targets};
+use crate::driver::{Alignment, Request, Target, Targets, hold_over_forks};
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
-use crate::memory::Held;
+use crate::memory::IoMemory;
 
 /// A file for positional I/O with owned buffers.
 ///
-/// Cheap to clone; every clone is the same open file. The descriptor is closed when the last clone has been dropped and
-/// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
+/// Cheap to clone; every clone is the same open file. It is closed when the last clone has been dropped and the last
+/// operation has ended, whatever the threads that have used it do then: locks, leases, the space of a deleted file and the
+/// mount are free. An operation on a thread's ring ends when that thread collects it, so not while it computes.
+/// [`close`](Self::close) waits for the end and returns errors. Any number of operations may be in flight on one file, from any
+/// number of threads.
 ///
 /// Operations are futures, for any executor: nothing happens until they are polled. Or they are
-/// [added](crate::Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
+/// [added](crate::Op) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
 /// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
 /// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
 /// with it. What a write has already written stays in the file.
@@ -30,7 +34,7 @@ use crate::memory::Held;
 /// use ringfile::{OpenOptions, Pool};
 /// let pool = Pool::new(1 << 20);
 /// ringfile::block_on(async {
-///     let file = OpenOptions::new().read(true).write(true).create(true).open(&path)?;
+///     let file = OpenOptions::new().read(true).write(true).create(true).open(&path).await?;
 ///     let mut page = pool.get(4096)?;
 ///     page.resize(4096, 7);
 ///     let page = file.write_at(page, 0).await?;
@@ -45,7 +49,7 @@ use crate::memory::Held;
 #[derive(Clone)]
 pub struct File(Arc<Handle>);
 
-/// The state that clones of a file share. When it is dropped, drivers release the file.
+/// The state that clones of a file share.
 struct Handle {
     target: Arc<Target>,
     /// The descriptor for [`AsFd`]; `None` if it is the target's own.
@@ -57,7 +61,9 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        driver::close(&self.target);
+        if let Some(user) = self.user.take() {
+            self.target.close_also(user);
+        }
     }
 }
 
@@ -74,13 +80,17 @@ impl File {
         durability: Durability,
         adaptive: Option<Box<Adaptive>>,
     ) -> Self {
-        let durability = DurabilityChoice::new(durability);
+        let durability = DurabilityChoice::new(match durability {
+            // Otherwise, a full disk could not be told from a failed sync: see `Target::settle_sync`.
+            Durability::Auto if target.appends => Durability::Fsync,
+            durability => durability,
+        });
         Self(Arc::new(Handle { target, user, durability, adaptive }))
     }
 
     /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        let target = Arc::new(Target::of_path(path, driver::hold_over_forks()));
+        let target = Arc::new(Target::of_path(path, hold_over_forks()));
         Self::new(target, None, Durability::Auto, None)
     }
 
@@ -102,8 +112,9 @@ impl File {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, "content")?;
-    /// use ringfile::{Latencies, OpenOptions, OperationKind};
-    /// let file = OpenOptions::new().read(true).latencies(&Latencies::new()).open(&path)?;
+    /// use ringfile::metrics::{Latencies, OperationKind};
+    /// use ringfile::OpenOptions;
+    /// let file = OpenOptions::new().read(true).latencies(&Latencies::new()).open_blocking(&path)?;
     /// ringfile::block_on(file.read_at(Vec::with_capacity(7), 0))?;
     /// let reads = file.latencies().map(|latencies| latencies.histogram(OperationKind::Read).count());
     /// assert_eq!(reads, Some(1));
@@ -154,12 +165,12 @@ impl File {
     }
 
     /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are
-    /// detected only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
+    /// detected only if the read is `alone`, not one of many operations. Only a vectored read needs `memory`.
     #[inline]
-    pub(crate) fn choose(&self, request: &Request, held: &Held, alone: bool) -> Way {
+    pub(crate) fn choose(&self, request: &Request, memory: &IoMemory, alone: bool) -> Way {
         match self.adaptive() {
             Some(adaptive) if !adaptive.is_own_unchecked(self.target(), request) => {
-                adaptive.choose(self.target(), request, held, alone)
+                adaptive.choose(self.target(), request, memory, alone)
             }
             _ => OWN,
         }
@@ -186,7 +197,6 @@ impl File {
     pub fn metadata(&self) -> Result<std::fs::Metadata> {
         let metadata = self.0.target.metadata();
         let failed = |error| Error::from_io(&error, "reading the metadata").on(self.path());
-        #[cfg(feature = "sim")]
         if self.0.target.simulated().is_some() {
             return metadata.map_err(|error| {
                 failed(error).because("a simulated file has none of std's: use fs::metadata_of")
@@ -208,12 +218,41 @@ impl File {
     pub fn path(&self) -> Option<&Path> {
         self.0.target.path()
     }
+
+    /// Gives this handle up, and waits until the file is closed: until every clone was dropped, every operation has ended, and
+    /// the results of those of batches and queues were taken. Dropping a file closes it as well, but tells no error.
+    ///
+    /// Whichever thread is the last to use the file closes it, and blocks for as long: that frees the space of a deleted file,
+    /// and a network file system may write what was not synced. Syncs nothing by itself: a file that must be durable needs
+    /// [`sync_all`](Self::sync_all) first, whatever this returns. Dropping the future changes nothing. Allocates once.
+    ///
+    /// # Errors
+    /// Those of `close(2)`, such as `EIO`, `ENOSPC` or `EDQUOT` of NFS or FUSE: data that was written before is lost. The
+    /// file is closed even so.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let file = ringfile::File::create_blocking(folder.path().join("log"))?;
+    /// ringfile::block_on(file.close())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn close(self) -> Result<()> {
+        let closing = self.target().closing(self.adaptive().map(|adaptive| &*adaptive.direct).into_iter());
+        let path = self.path().map(Path::to_owned);
+        drop(self);
+        let mut place = None;
+        match poll_fn(|context| closing.poll(context, &mut place)).await {
+            0 => Ok(()),
+            errno => Err(Error::from_errno(errno, "closing").on(path.as_deref())),
+        }
+    }
 }
 
 /// Lends a descriptor of the file that I/O does not use, so closing or replacing it does not affect operations.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        #[cfg(feature = "sim")]
         assert!(self.0.target.simulated().is_none(), "a simulated file has no descriptor");
         self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)
     }

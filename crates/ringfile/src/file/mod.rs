@@ -5,55 +5,104 @@
 
 pub(crate) mod adaptive;
 mod append;
-pub(crate) mod ask;
 pub(crate) mod check;
 mod control;
 mod copy;
 mod durability;
 mod durable;
 mod handle;
-pub(crate) mod io;
 mod memory_wait;
+pub(crate) mod op;
 mod open;
 mod probe;
 pub(crate) mod record;
 mod stream;
 pub(crate) mod unaligned;
 
-use std::ops::RangeBounds;
 use std::path::Path;
 
-#[doc(hidden)]
 pub use adaptive::assume_memory_is_free;
-pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle, TailReader};
-pub use ask::Operation;
-pub use control::{Advice, AllocateMode, Control, RangeSync};
-pub use copy::CopyRange;
+pub use append::{Appender, AppenderMetrics, OpenAppender, Reservation, TailReader};
+pub use control::{Advice, AllocateMode, RangeSync};
 pub use durability::Durability;
-pub use durable::WriteDurable;
+pub use durable::Durable;
 pub use handle::File;
-pub use io::{Io, IoVectored};
+pub use op::{Op, Output};
 pub use open::OpenOptions;
 pub use stream::{Next, Pieces, Reader};
 
+use crate::driver::{Kind, RWF_ATOMIC};
 use crate::error::Result;
-use crate::memory::{IoBuf, IoBufMut};
+use crate::memory::{IoBuf, IoBufMut, Paths};
+use op::OperationFuture;
+
+impl OpenOptions {
+    /// Opens the file without blocking the calling thread.
+    ///
+    /// The polling thread asks the open file for its kind and for the alignment of direct I/O: a few system calls that
+    /// block only if the file system must ask a server. Truncating is a separate operation after those, so nothing is lost
+    /// if opening fails. If the future is dropped, the file is closed, even if it is opened only after that.
+    ///
+    /// For a FIFO whose other end is not open, io_uring first tries without waiting, and succeeds (for reading) or fails with
+    /// `ENXIO` (for writing), as with `O_NONBLOCK`. A worker waits for the other end, and leaving the loop then waits for
+    /// the worker. With `O_NONBLOCK` among the [flags](Self::custom_flags) neither waits.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
+    /// [`direct`](Self::direct) says, and for the character device of an NVMe namespace as
+    /// [`allow_raw_nvme_writes`](Self::allow_raw_nvme_writes) says.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let head = ringfile::block_on(async {
+    ///     let file = ringfile::OpenOptions::new().read(true).open("/proc/self/exe").await?;
+    ///     Ok::<_, ringfile::Error>(file.read_at(Vec::with_capacity(4), 0).await?)
+    /// })?;
+    /// assert_eq!(head, b"\x7fELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(&self, path: impl AsRef<Path>) -> Op<'static, File> {
+        let path = path.as_ref();
+        let (_, flags) = self.attempt(self.first_attempt(), path);
+        let paths = Paths::new(path).map(|paths| paths.with_mode(self.permissions()));
+        let mut operation = OperationFuture::on_path(Kind::Open, flags, path, paths);
+        operation.record.opens_with(Box::new(self.clone()));
+        Op::new(operation)
+    }
+}
 
 impl File {
-    /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.
+    /// Opens a file for buffered reads, without blocking the thread. [`OpenOptions`] opens files in all other ways.
     ///
     /// # Errors
     /// Those of [`OpenOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn open(path: impl AsRef<Path>) -> Op<'static, Self> {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Opens a file for buffered writes. The file is created, or emptied.
+    /// Opens a file for buffered writes, without blocking the thread. The file is created, or emptied.
     ///
     /// # Errors
     /// Those of [`OpenOptions::open`].
-    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn create(path: impl AsRef<Path>) -> Op<'static, Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Opens a file as [`open`](Self::open) does, on the calling thread: see [`OpenOptions::open_blocking`].
+    ///
+    /// # Errors
+    /// Those of [`OpenOptions::open`].
+    pub fn open_blocking(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().read(true).open_blocking(path)
+    }
+
+    /// Opens a file as [`create`](Self::create) does, on the calling thread: see [`OpenOptions::open_blocking`].
+    ///
+    /// # Errors
+    /// Those of [`OpenOptions::open`].
+    pub fn create_blocking(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().write(true).create(true).truncate(true).open_blocking(path)
     }
 
     /// Reads from `offset` into the buffer, from its start up to its capacity, and sets its length to the number of
@@ -68,8 +117,8 @@ impl File {
     /// Any errno of `read(2)`. The error says how much was read, and holds the buffer. `UnexpectedEof` if the file ends
     /// earlier and the buffer cannot show that, such as a `Box<[u8]>`, whose length is fixed.
     #[inline]
-    pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::read(self, buffer, offset, false)
+    pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Op<'_, B> {
+        Op::new(OperationFuture::read(self, buffer, offset, false))
     }
 
     /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled, or
@@ -77,8 +126,8 @@ impl File {
     ///
     /// # Errors
     /// Also `UnexpectedEof` if less was read; the error contains the buffer with those bytes.
-    pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::read(self, buffer, offset, true)
+    pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Op<'_, B> {
+        Op::new(OperationFuture::read(self, buffer, offset, true))
     }
 
     /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. If all are parts
@@ -86,78 +135,38 @@ impl File {
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at).
-    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
-        IoVectored::read(self, buffers, offset, false)
+    pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Op<'_, Vec<B>> {
+        Op::new(OperationFuture::read_many(self, buffers, offset, false))
     }
 
     /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if fewer bytes were read than all buffers can hold.
     ///
     /// # Errors
     /// As [`read_exact_at`](Self::read_exact_at).
-    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
-        IoVectored::read(self, buffers, offset, true)
+    pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> Op<'_, Vec<B>> {
+        Op::new(OperationFuture::read_many(self, buffers, offset, true))
     }
 
     /// Writes the whole buffer, up to its length, at `offset`. Short writes are continued, as by `write_all` elsewhere.
     ///
-    /// Direct writes must fit the file's [alignment](Self::alignment): offset, length and memory.
+    /// Direct writes must fit the file's [alignment](Self::alignment): offset, length and memory. A log that writes the last
+    /// blocks of its buffer again passes a [part](IoBuf::slice) of it.
     ///
     /// # Errors
     /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` for a
     /// direct write that is not aligned; it names the required alignment.
     #[doc(alias = "write_all_at")]
     #[inline]
-    pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::write(self, buffer, offset)
-    }
-
-    /// Writes the bytes of `part` at `offset`, and gives the whole buffer back: a log writes the last blocks of its buffer
-    /// again without copying them to one of their own.
-    ///
-    /// `part` counts from the start of the buffer, as an index does, and lies within its length. Otherwise the same as
-    /// [`write_at`](Self::write_at): a direct write needs a part whose start, length and offset fit the file's
-    /// [alignment](Self::alignment), and a part of registered memory is written in the fixed form.
-    ///
-    /// # Errors
-    /// Those of [`write_at`](Self::write_at), where [`done`](crate::BufError::done) counts the bytes of the part;
-    /// `InvalidInput` if the part does not lie within the buffer's length, and nothing was written. The error contains
-    /// the whole buffer.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("log");
-    /// use ringfile::{File, Pool};
-    /// let (pool, file) = (Pool::new(1 << 20), File::create(&path)?);
-    /// ringfile::block_on(async {
-    ///     let mut log = pool.get(8192)?;
-    ///     log.extend_from_slice(&[1; 5000]);
-    ///     let mut log = file.write_at(log, 0).await?;
-    ///     log.extend_from_slice(&[2; 1000]);
-    ///     // Only the block that has changed.
-    ///     let log = file.write_part_at(log, 4096.., 4096).await?;
-    ///     assert_eq!(log.len(), 6000);
-    ///     std::io::Result::Ok(())
-    /// })?;
-    /// assert_eq!(std::fs::read(&path)?, [[1; 5000].as_slice(), &[2; 1000]].concat());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn write_part_at<B: IoBuf>(
-        &self,
-        buffer: B,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-    ) -> Io<'_, B> {
-        Io::write_part(self, buffer, part, offset)
+    pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Op<'_, B> {
+        Op::new(OperationFuture::write(self, Kind::Write, buffer, offset))
     }
 
     /// Writes several buffers in turn at `offset`, with one operation.
     ///
     /// # Errors
     /// Those of [`write_at`](Self::write_at).
-    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
-        IoVectored::write(self, buffers, offset)
+    pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> Op<'_, Vec<B>> {
+        Op::new(OperationFuture::write_many(self, buffers, offset))
     }
 
     /// Writes the whole buffer at `offset` and waits until it is durable, in the way that [`OpenOptions::durability`]
@@ -167,41 +176,21 @@ impl File {
     /// Those of [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure of the write or the sync
     /// is remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
-    pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
-        WriteDurable::new(Io::write(self, buffer, offset))
+    pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Op<'_, Durable<B>> {
+        Op::new(OperationFuture::write(self, Kind::Write, buffer, offset).durable())
     }
 
-    /// Writes a part of the buffer as [`write_part_at`](Self::write_part_at) does, and waits until it is durable.
+    /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11).
+    /// Direct I/O only, where [`Alignment::atomic`](crate::fs::Alignment::atomic) has limits: the length is a power of
+    /// two between them, the offset a multiple of the length. Do not use it with `O_APPEND`.
+    ///
+    /// The write is not durable when it returns: call [`sync_data`](Self::sync_data). Two atomic writes together are
+    /// not atomic, and a concurrent read may see a part. Dropping the future cancels the write where the kernel still
+    /// can; the file has all of it or none. Neither blocks nor allocates.
     ///
     /// # Errors
-    /// Those of [`write_part_at`](Self::write_part_at) and [`write_durable_at`](Self::write_durable_at).
-    pub fn write_durable_part_at<B: IoBuf>(
-        &self,
-        buffer: B,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-    ) -> WriteDurable<'_, B> {
-        WriteDurable::new(Io::write_part(self, buffer, part, offset))
-    }
-
-    /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the
-    /// old content is never left half overwritten, so the program need not keep a copy of it.
-    ///
-    /// [`Alignment::atomic`](crate::Alignment::atomic) has the limits: the length is a power of two between the shortest
-    /// and the longest, the offset a multiple of the length. Direct I/O only, on file systems and devices that support
-    /// it: in Linux 6.18, XFS with reflinks, from one block on, whatever the device; ext4 and block devices if the
-    /// device does.
-    ///
-    /// The write is not durable when it returns: call [`sync_data`](Self::sync_data) afterwards. Two atomic writes
-    /// together are not atomic. A concurrent read may see a part. Registered memory may be used, but is passed to the
-    /// kernel in the plain form. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, even if
-    /// that is not a multiple of the length, so do not use it with atomic writes. Dropping the future cancels the write where the kernel
-    /// still can: the file has all of it or none. Like [`write_at`](Self::write_at), it neither blocks nor allocates.
-    ///
-    /// # Errors
-    /// Those of [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and
-    /// `InvalidInput` for a length or an offset that it does not accept. Both say what it accepts and what to do;
-    /// nothing was written. A short write is not continued, but is an error (`WriteZero`).
+    /// Those of [`write_at`](Self::write_at); `Unsupported` if the file has no atomic writes, and `InvalidInput` for a
+    /// length or an offset that it does not accept; nothing was written. A short write is an error (`WriteZero`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -210,7 +199,7 @@ impl File {
     /// use ringfile::{OpenOptions, Pool};
     /// let pool = Pool::new(1 << 20);
     /// let mut options = OpenOptions::new();
-    /// let file = options.read(true).write(true).create(true).direct(true).buffered_fallback(true).open(&path)?;
+    /// let file = options.read(true).write(true).create(true).direct(true).buffered_fallback(true).open_blocking(&path)?;
     /// ringfile::block_on(async {
     ///     let mut page = pool.get(16384)?;
     ///     page.resize(16384, 7);
@@ -231,8 +220,10 @@ impl File {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn write_atomic_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::write_atomic(self, buffer, offset)
+    pub fn write_atomic_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Op<'_, B> {
+        let mut write = OperationFuture::write(self, Kind::WriteAtomic, buffer, offset);
+        write.record.request.op_flags |= RWF_ATOMIC;
+        Op::new(write)
     }
 
     /// Creates a stream that reads the file from front to back into buffers of `pool`, with several reads in flight.

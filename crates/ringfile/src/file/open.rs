@@ -1,12 +1,14 @@
 //! Opening files.
 //!
 //! Direct I/O is switched on after the file was opened and checked for it, and truncation comes last, so that a file
-//! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that is known only
-//! here.
+//! system without direct I/O costs no data. Nor is a file created there for it: see [`OpenAttempt`]. Invariant: the descriptor
+//! that I/O uses is a duplicate that is known only here.
 
+use std::borrow::Cow;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +19,25 @@ use super::adaptive::{self, Adaptive};
 use super::durability::Durability;
 use super::handle::File;
 use super::probe::{FOR_DIRECT, NO_DIRECT, alignment, file_system, kind_of, no_direct};
+use crate::descriptor;
 use crate::driver::{self, Access, Alignment, FileKind, Lanes, Namespace, PortKind, Route, Target, Timing};
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
 #[cfg(doc)]
 use crate::latency::OperationKind;
 use ringfile_buffer::internal::event;
+
+/// What is opened next. A file that may have to be created, and must be direct, takes up to three attempts, since it would
+/// stay behind if it was created and direct I/O is refused then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OpenAttempt {
+    /// The file, if it exists.
+    Existing,
+    /// A file without a name in its folder, which shows whether the file system has direct I/O.
+    Nameless,
+    /// The file, by all options.
+    Whole,
+}
 
 /// Options for opening a file: those of [`std::fs::OpenOptions`], and ringfile's own.
 ///
@@ -31,7 +46,7 @@ use ringfile_buffer::internal::event;
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("ringfile-doc-open-{}", std::process::id()));
-/// let file = ringfile::OpenOptions::new().read(true).write(true).create(true).open(&path)?;
+/// let file = ringfile::OpenOptions::new().read(true).write(true).create(true).open_blocking(&path)?;
 /// assert!(!file.is_direct());
 /// # std::fs::remove_file(&path)
 /// # }
@@ -48,13 +63,13 @@ pub struct OpenOptions {
     custom_flags: i32,
     direct: bool,
     buffered_fallback: bool,
-    poll: bool,
+    iopoll: bool,
     durability: Durability,
     route: Option<Route>,
     dont_cache: bool,
     adaptive: bool,
     one_descriptor: bool,
-    namespace_writes: bool,
+    allow_raw_nvme_writes: bool,
     latencies: Option<Latencies>,
     slow_after: Option<Duration>,
 }
@@ -112,7 +127,8 @@ impl OpenOptions {
     /// aligned go through an aligned buffer of the library; writes that are not aligned fail.
     ///
     /// Opening fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported) if the file system refuses direct
-    /// I/O, or accepts and ignores it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set.
+    /// I/O, or accepts and ignores it (tmpfs), unless [`buffered_fallback`](Self::buffered_fallback) is set. No file is created
+    /// then, provided that the file system has files without names (`O_TMPFILE`), which show this before.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
@@ -128,8 +144,8 @@ impl OpenOptions {
     /// Polls the device for completions (`IORING_SETUP_IOPOLL`), in a ring of its own. Needs [`direct`](Self::direct)
     /// and a device with poll queues; operations fail with `EOPNOTSUPP` if the file system does not support it. A
     /// thread with such operations in flight does not sleep.
-    pub fn poll(&mut self, poll: bool) -> &mut Self {
-        self.poll = poll;
+    pub fn iopoll(&mut self, iopoll: bool) -> &mut Self {
+        self.iopoll = iopoll;
         self
     }
 
@@ -155,7 +171,7 @@ impl OpenOptions {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("stream");
     /// # std::fs::write(&path, vec![7; 1 << 20])?;
-    /// let file = ringfile::OpenOptions::new().read(true).dont_cache(true).open(&path)?;
+    /// let file = ringfile::OpenOptions::new().read(true).dont_cache(true).open_blocking(&path)?;
     /// let buffer = ringfile::block_on(file.read_at(Vec::with_capacity(1 << 20), 0))?;
     /// assert_eq!(buffer.len(), 1 << 20);
     /// # Ok(())
@@ -166,48 +182,26 @@ impl OpenOptions {
         self
     }
 
-    /// Reads cached data from the page cache, and other data directly from the drive (`O_DIRECT`), through a second
-    /// descriptor. Cold reads have the drive's speed, warm ones that of memory, and a scan of uncached data does not evict
-    /// data that is read repeatedly.
+    /// Reads cached data from the page cache, and other data directly from the drive (`O_DIRECT`). Data that is read
+    /// again gets cached; when memory is short, only data that is read repeatedly. A scan does not evict the data of
+    /// others, and sequential reads are read ahead. Writes are buffered. Any offset and length works.
     ///
-    /// The library reads ahead of sequential reads, at several places of the file at once, without the page cache, into at
-    /// most 32 MiB of its own memory for all files. That needs a file that was opened only for reading, has not changed for 5
-    /// seconds, and lies on ext4, XFS or Btrfs. For other files the kernel reads ahead into the cache. Batches,
-    /// queues and readers with several reads in flight need no read-ahead.
+    /// A read sees every write that had returned before it began. Of data that was read ahead it may miss stores to
+    /// mapped memory, and a direct write by another descriptor that takes seconds. Do not write buffered and direct at
+    /// the same time within 2 MiB of each other: the kernel may keep old data in the cache, and the next sync fails
+    /// (`EIO`).
     ///
-    /// While memory is free, reads of less than 64 KiB go through the cache at once, and larger ones and streams when they
-    /// come again. When less than a 32nd of the machine's memory, or of a control group's limit, is free, only data that is
-    /// read repeatedly gets cached: the third read of a page, or of a block of 64 KiB by reads that are not smaller and go
-    /// on where the last one ended, and the fifth of such a block by others, goes through the cache, unless more data than
-    /// half of the memory that the process may use was read in between. Memory counts as free again when a 16th is. While a file is being read, this is looked at about 30 times a second. For reads of 64 KiB and
-    /// more, memory always counts as full if the file is at least twice as large as the memory that the process may use.
-    /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
-    /// copy, see [`File::read_at`].
-    ///
-    /// A read sees every write that had returned before it began, by any descriptor and process, buffered or direct.
-    /// For data that was read ahead there are two exceptions: stores to mapped memory, whose time the kernel does not record
-    /// at once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
-    /// at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the cache. It logs that
-    /// ("Page cache invalidation failure on direct I/O"), and the next sync of the file fails (`EIO`).
-    ///
-    /// As with any descriptor, closing the file drops the record locks (`fcntl(2)`) that this process has on it, by
-    /// whichever descriptor it took them. Opening the file drops none, unless it fails.
-    ///
-    /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
-    /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
-    /// that this process may not write to; on overlayfs and ZFS). [`File::is_adaptive`] returns which it is.
-    /// [`Metrics`](crate::Metrics) counts hits, misses, admissions and bytes read ahead.
-    ///
-    /// If the beginning of a range is cached, it is read from the cache and the rest directly; otherwise the whole range is
-    /// read directly. Vectored reads, and reads that a batch merges, are direct as a whole, or go through the cache if their
-    /// buffers are not aligned for direct I/O. A cached read does not allocate; a direct one may.
+    /// The file is simply buffered where there is no direct I/O or no `/proc`, or the kernel does not say what is
+    /// cached (before Linux 6.5; overlayfs, ZFS; since 6.14 another user's file). [`File::is_adaptive`] returns which
+    /// it is, and [`Metrics`](crate::metrics::Metrics) counts hits, misses and admissions. Closing the file drops the
+    /// record locks (`fcntl(2)`) of this process on it. A cached read does not allocate; a direct one may.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("table");
     /// # std::fs::write(&path, vec![7; 1 << 20])?;
-    /// let file = ringfile::OpenOptions::new().read(true).adaptive(true).open(&path)?;
+    /// let file = ringfile::OpenOptions::new().read(true).adaptive(true).open_blocking(&path)?;
     /// let buffer = ringfile::block_on(file.read_exact_at(Vec::with_capacity(1000), 77))?;
     /// assert_eq!(buffer, [7; 1000]);
     /// # Ok(())
@@ -218,7 +212,7 @@ impl OpenOptions {
         self
     }
 
-    /// Keeps one descriptor instead of two, for programs with tens of thousands of files and a limit on descriptors.
+    /// Sets whether the file has a second descriptor of its own, a duplicate, for I/O: it has by default. `dup(false)` is for programs with tens of thousands of files and a limit on descriptors.
     /// I/O then uses the descriptor that [`as_fd`](File::as_fd) lends: no code may put another file in its place
     /// (`dup2`).
     ///
@@ -227,40 +221,32 @@ impl OpenOptions {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("table");
     /// # std::fs::write(&path, b"content")?;
-    /// let file = ringfile::OpenOptions::new().read(true).one_descriptor(true).open(&path)?;
+    /// let file = ringfile::OpenOptions::new().read(true).dup(false).open_blocking(&path)?;
     /// let buffer = ringfile::block_on(file.read_at(Vec::with_capacity(16), 0))?;
     /// assert_eq!(buffer, b"content");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn one_descriptor(&mut self, one: bool) -> &mut Self {
-        self.one_descriptor = one;
+    pub fn dup(&mut self, dup: bool) -> &mut Self {
+        self.one_descriptor = !dup;
         self
     }
 
     /// Allows writing to a namespace of an NVMe drive that is opened by its character device (`/dev/ng0n1`), besides
-    /// [`write`](Self::write). Such a file has no file system and no page cache: writing destroys what users of the
-    /// block device have stored.
+    /// [`write`](Self::write). **Writing destroys** what users of the block device have stored, so that device is
+    /// claimed (`O_EXCL`) while the file is open: `EBUSY` if it, or a partition, is mounted or in use.
     ///
-    /// The block device is therefore claimed (`O_EXCL`) for as long as the file is open, so that it cannot be mounted.
-    /// Opening fails with `EBUSY` if it, or a partition of it, is mounted, part of a volume, or open for writing in
-    /// this way elsewhere.
+    /// Reads, writes, syncs, [`Discard`](crate::fs::AllocateMode::Discard), `PunchHole` and `ZeroRange` are NVMe
+    /// commands through io_uring (Linux 5.19), past the block layer; everything else is `EOPNOTSUPP`. I/O is direct. A
+    /// long write is several commands, and not atomic. There is no other route, and no I/O in a forked child. Do not
+    /// format a namespace that is open: size and format are read when it is opened.
     ///
-    /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole`
-    /// and `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
-    /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct,
-    /// whatever [`direct`](Self::direct) says: [`File::alignment`] returns the size of a block. Operations longer than
-    /// the drive or the kernel allows become several commands, so a long write is not atomic. Registered memory works
-    /// as elsewhere, and [`poll`](Self::poll) polls for completions. A failed command gives an errno, and the error's
-    /// text has the drive's status. There is no other route, and in a forked child no I/O is possible.
-    ///
-    /// Opening fails with `Unsupported` without io_uring or its commands, and if the namespace has metadata, protection
-    /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
-    /// size and the format are read once, when the namespace is opened: do not format a namespace that is open.
+    /// Opening fails with `Unsupported` without io_uring's commands, and if the namespace has metadata, protection
+    /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`.
     ///
     /// ```no_run
     /// # fn main() -> std::io::Result<()> {
-    /// let drive = ringfile::OpenOptions::new().read(true).write(true).namespace_writes(true).open("/dev/ng0n1")?;
+    /// let drive = ringfile::OpenOptions::new().read(true).write(true).allow_raw_nvme_writes(true).open_blocking("/dev/ng0n1")?;
     /// let pool = ringfile::Pool::new(1 << 20);
     /// ringfile::block_on(async {
     ///     let mut block = pool.get(drive.alignment().bytes)?;
@@ -271,8 +257,8 @@ impl OpenOptions {
     /// })
     /// # }
     /// ```
-    pub fn namespace_writes(&mut self, allowed: bool) -> &mut Self {
-        self.namespace_writes = allowed;
+    pub fn allow_raw_nvme_writes(&mut self, allowed: bool) -> &mut Self {
+        self.allow_raw_nvme_writes = allowed;
         self
     }
 
@@ -296,7 +282,7 @@ impl OpenOptions {
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, "content")?;
     /// use std::time::Duration;
-    /// let file = ringfile::OpenOptions::new().read(true).slow_after(Duration::from_millis(20)).open(&path)?;
+    /// let file = ringfile::OpenOptions::new().read(true).slow_after(Duration::from_millis(20)).open_blocking(&path)?;
     /// # ringfile::block_on(file.read_at(Vec::with_capacity(7), 0))?;
     /// # Ok(())
     /// # }
@@ -306,25 +292,32 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the file on the calling thread. Blocks while the path is looked up, which takes a microsecond or two if
-    /// its directories are cached, and while the file is truncated. [`fs::open`](crate::fs::open) does not block.
+    /// Opens the file on the calling thread, for programs without an executor. Blocks while the path is looked up, which
+    /// takes a microsecond or two if its directories are cached, and while the file is truncated.
     ///
     /// # Errors
-    /// Those of `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
-    /// [`direct`](Self::direct) says, and for the character device of an NVMe namespace as
-    /// [`namespace_writes`](Self::namespace_writes) says.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+    /// Those of [`open`](Self::open).
+    pub fn open_blocking(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
-        #[cfg(feature = "sim")]
-        if crate::sim::is_here() {
-            return self.open_simulated(path);
+        let (bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
+        if let Some(opened) = crate::sim::open_at_once(bytes, flags, self.permissions(), self.truncate) {
+            let failed = |(errno, what)| Error::from_errno(errno, what).on(Some(path));
+            return opened.map(|(stand_in, file)| self.simulated(stand_in, file, path)).map_err(failed);
         }
-        let (flags, mode) =
-            (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.permissions()));
+        let mode = Mode::from_bits_retain(self.permissions());
         let failed = |errno: Errno, what| Error::from_errno(errno.raw_os_error(), what).on(Some(path));
-        let opened = retry_on_intr(|| rustix::fs::open(path, flags, mode))
-            .map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
+        let mut attempt = self.first_attempt();
+        let opened = loop {
+            let (at, flags) = self.attempt(attempt, path);
+            let opened = descriptor::open(&at, OFlags::from_bits_retain(flags), mode);
+            let found = opened.as_ref().map(AsFd::as_fd).map_err(|errno| errno.raw_os_error());
+            match self.next_attempt(attempt, path, found)? {
+                Some(next) => attempt = next,
+                None => break opened,
+            }
+        };
+        let opened = opened.map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
         let file = self.finish(opened, path)?;
         if self.truncate {
             let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.target(), 0));
@@ -333,8 +326,60 @@ impl OpenOptions {
         Ok(file)
     }
 
+    /// Returns what to open first.
+    pub(crate) fn first_attempt(&self) -> OpenAttempt {
+        let flags = self.flags().cast_signed();
+        let is_named = flags & libc::O_TMPFILE != libc::O_TMPFILE;
+        let is_refused_later =
+            self.direct && !self.buffered_fallback && flags & libc::O_CREAT != 0 && is_named;
+        let is_refused_later = is_refused_later && !crate::sim::is_here();
+        if is_refused_later { OpenAttempt::Existing } else { OpenAttempt::Whole }
+    }
+
+    /// Returns the path and the `O_…` flags of an attempt to open the file at `path`.
+    pub(crate) fn attempt<'a>(&self, attempt: OpenAttempt, path: &'a Path) -> (Cow<'a, Path>, u32) {
+        let flags = self.flags().cast_signed();
+        let (path, flags) = match attempt {
+            OpenAttempt::Existing if flags & libc::O_EXCL != 0 => {
+                (path.into(), libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            }
+            OpenAttempt::Existing => (path.into(), flags & !libc::O_CREAT),
+            OpenAttempt::Nameless => {
+                (folder_of(path).into(), libc::O_TMPFILE | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC)
+            }
+            OpenAttempt::Whole => (path.into(), flags),
+        };
+        (path, flags.cast_unsigned())
+    }
+
+    /// Returns what to open after an attempt that has opened this file or failed with this errno; `None` if its result is
+    /// that of the whole.
+    ///
+    /// # Errors
+    /// If direct I/O would be refused.
+    pub(crate) fn next_attempt(
+        &self,
+        attempt: OpenAttempt,
+        path: &Path,
+        opened: std::result::Result<BorrowedFd<'_>, i32>,
+    ) -> Result<Option<OpenAttempt>> {
+        let is_exclusive = self.flags().cast_signed() & libc::O_EXCL != 0;
+        Ok(match (attempt, opened) {
+            (OpenAttempt::Existing, Err(libc::ENOENT)) => Some(OpenAttempt::Nameless),
+            // It fails with the errno for that.
+            (OpenAttempt::Existing, Ok(_)) if is_exclusive => Some(OpenAttempt::Whole),
+            (OpenAttempt::Nameless, Ok(nameless)) => {
+                self.direct_of(nameless).map_err(|error| error.on(Some(path)))?;
+                Some(OpenAttempt::Whole)
+            }
+            // The file system has no such files, or creating the file fails too, and says why.
+            (OpenAttempt::Nameless, Err(errno)) if errno != libc::ECANCELED => Some(OpenAttempt::Whole),
+            (OpenAttempt::Existing | OpenAttempt::Nameless | OpenAttempt::Whole, _) => None,
+        })
+    }
+
     /// Returns the `O_…` flags to open with. Direct I/O and truncation come later.
-    pub(crate) fn flags(&self) -> u32 {
+    fn flags(&self) -> u32 {
         let access = match (self.read, self.write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
@@ -362,33 +407,16 @@ impl OpenOptions {
         self.file(opened.into(), access, false, Some(path)).map_err(|error| error.on(Some(path)))
     }
 
-    /// Opens a file of the simulation that runs on this thread.
-    #[cfg(feature = "sim")]
-    fn open_simulated(&self, path: &Path) -> Result<File> {
-        use crate::sim::ask;
-        use std::os::unix::ffi::OsStrExt;
-        let failed = |what| move |errno| Error::from_errno(errno, what).on(Some(path));
-        let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
-        let (stand_in, opened) =
-            ask(|world| world.open(path_bytes, flags, self.permissions())).map_err(failed("opening"))?;
-        let file = self.simulated(stand_in, opened, path);
-        if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            ask(|world| world.resize(number, 0)).map_err(failed("truncating"))?;
-        }
-        Ok(file)
-    }
-
     /// Makes the file of a simulation that was opened: an adaptive one is buffered, and durable writes are so by
     /// themselves, unless the options say otherwise.
-    #[cfg(feature = "sim")]
     pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
         // Memory at any address: addresses differ from run to run, and a seed must not.
         let atomic = driver::AtomicLimits::of_statx(512, 64 << 10, 1);
         let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });
         let durability =
             if self.durability == Durability::Auto { Durability::Dsync } else { self.durability };
-        let held = driver::hold_over_forks();
-        let target = Target::of_simulated(stand_in, file, direct, self.custom_flags, path.to_owned(), held);
+        let memory = driver::hold_over_forks();
+        let target = Target::of_simulated(stand_in, file, direct, self.custom_flags, path.to_owned(), memory);
         File::new(Arc::new(target), None, durability, None)
     }
 
@@ -407,7 +435,7 @@ impl OpenOptions {
                 "NVMe commands need io_uring; open the namespace without a route, or with Route::Ring",
             );
         }
-        let ring = if self.poll { PortKind::PolledCommands } else { PortKind::Commands };
+        let ring = if self.iopoll { PortKind::PolledCommands } else { PortKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let path = path.map(Path::to_owned);
         let mut target = Target::of_namespace(own, namespace, ring, path, driver::hold_over_forks());
@@ -424,7 +452,7 @@ impl OpenOptions {
     }
 
     /// Creates a [`File`] from a file that is already open, as [`From<std::fs::File>`](File) does, and applies the options that
-    /// affect I/O: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
+    /// affect I/O: [`route`](Self::route), [`iopoll`](Self::iopoll), [`durability`](Self::durability),
     /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). The file's access mode, and
     /// O_DIRECT, stay as it was opened; `direct(true)` switches direct I/O on if it is off.
     ///
@@ -438,12 +466,12 @@ impl OpenOptions {
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, b"content")?;
     /// use ringfile::{OpenOptions, Route};
-    /// let file = OpenOptions::new().route(Route::Workers).adopt(std::fs::File::open(&path)?)?;
+    /// let file = OpenOptions::new().route(Route::Workers).from_std(std::fs::File::open(&path)?)?;
     /// assert_eq!(file.size()?, 7);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn adopt(&self, file: fs::File) -> Result<File> {
+    pub fn from_std(&self, file: fs::File) -> Result<File> {
         let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::empty());
         let mode = flags & OFlags::ACCMODE;
         let access = Access { read: mode != OFlags::WRONLY, write: mode != OFlags::RDONLY };
@@ -456,13 +484,13 @@ impl OpenOptions {
         let contradictions = [
             (!self.read && !self.write, "neither read(true) nor write(true) was set; set one or both"),
             (creates && !self.write, "create, create_new and truncate need write(true)"),
-            (self.poll && !self.direct, "poll(true) needs direct(true)"),
+            (self.iopoll && !self.direct, "poll(true) needs direct(true)"),
             (
                 self.adaptive && (self.direct || self.dont_cache),
                 "adaptive(true) chooses by itself; open without direct and dont_cache",
             ),
             (
-                self.poll && self.route == Some(Route::Aio),
+                self.iopoll && self.route == Some(Route::Aio),
                 "poll(true) needs io_uring, which Route::Aio is not",
             ),
         ];
@@ -470,7 +498,7 @@ impl OpenOptions {
     }
 
     /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
-    fn direct_of(&self, file: &fs::File) -> Result<Option<Alignment>> {
+    fn direct_of(&self, file: BorrowedFd<'_>) -> Result<Option<Alignment>> {
         if !self.direct {
             return Ok(None);
         }
@@ -488,10 +516,10 @@ impl OpenOptions {
 
     /// Makes a [`File`] of one that is open for `access`; `is_direct`: with O_DIRECT.
     fn file(&self, opened: fs::File, access: Access, is_direct: bool, path: Option<&Path>) -> Result<File> {
-        if let Some(namespace) = driver::look_for_namespace(&opened, access, self.namespace_writes)? {
+        if let Some(namespace) = driver::look_for_namespace(&opened, access, self.allow_raw_nvme_writes)? {
             return self.file_of_namespace(opened, namespace, path);
         }
-        let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(&opened)? };
+        let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(opened.as_fd())? };
         if self.route == Some(Route::Aio) && direct.is_none() {
             return Err(driver::aio_is_for_direct_io());
         }
@@ -527,7 +555,7 @@ impl OpenOptions {
         let route = self.route.unwrap_or_else(driver::default_route);
         let ring = match route {
             Route::Aio => PortKind::Aio,
-            _ if self.poll && direct.is_some() => PortKind::Polled,
+            _ if self.iopoll && direct.is_some() => PortKind::Polled,
             _ => PortKind::Main,
         };
         let lanes = Lanes::new(route, file_system(&own));
@@ -554,6 +582,20 @@ impl OpenOptions {
     }
 }
 
+/// Returns the folder in which a file at this path is created: if the path is that of a symbolic link, where that points.
+fn folder_of(path: &Path) -> PathBuf {
+    /// How many links the kernel follows.
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        let Ok(to) = fs::read_link(&path) else { break };
+        path.pop();
+        path.push(to);
+    }
+    path.pop();
+    if path.as_os_str().is_empty() { ".".into() } else { path }
+}
+
 fn wrong<T>(why: &'static str) -> Result<T> {
     Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why))
 }
@@ -575,13 +617,13 @@ fn with_namespace_hint(path: &Path, error: Error) -> Error {
     }
 }
 
-fn set_direct(file: &fs::File) -> std::io::Result<()> {
+fn set_direct(file: BorrowedFd<'_>) -> std::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
 }
 
 fn duplicate(file: impl AsFd) -> Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(file, 0)
+    descriptor::duplicate(file)
         .map_err(|errno| Error::from_errno(errno.raw_os_error(), "duplicating the descriptor"))
 }
 

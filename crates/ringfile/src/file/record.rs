@@ -4,22 +4,33 @@
 //! Does no I/O: its driver starts what [`OperationRecord::begun`] returns, puts the memory back and calls
 //! [`OperationRecord::end`]. Invariant: the buffer is either here or with a driver, never both.
 
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 
 use super::adaptive::{Adaptive, Descriptor, Follow, Id, Way};
-use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
+use super::open::OpenAttempt;
 use super::unaligned::ReadInPieces;
 use super::{File, OpenOptions, check};
-use crate::driver::{Ended, Finished, Kind, Lend, Request, Target};
+use crate::driver::{Finished, Kind, Lend, OpResult, Request, Rights, Target};
 use crate::error::{Error, Result};
-use crate::memory::{Held, Left};
+use crate::memory::{IoMemory, Left, Paths};
+
+/// What the user has asked for, before it becomes an operation of a batch or a queue.
+pub struct Asked {
+    pub(crate) request: Request,
+    pub(crate) memory: IoMemory,
+    /// What a durable write leaves to do.
+    pub(crate) rest: AfterWrite,
+    /// The options of a file to open.
+    pub(crate) opens: Option<Box<OpenOptions>>,
+}
 
 /// See the module. `M` keeps the buffer.
-pub(crate) struct OperationRecord<M = Held> {
+pub(crate) struct OperationRecord<M = IoMemory> {
     pub(crate) request: Request,
     /// The buffer, before and after.
-    pub(crate) held: M,
+    pub(crate) memory: M,
     /// The operation that is started in place of this one.
     detour: Option<Box<Detour<M>>>,
     /// What is left to do for a durable write. While its sync is carried out, [`request`](Self::request) has that kind.
@@ -33,7 +44,7 @@ pub(crate) struct OperationRecord<M = Held> {
 /// group, or a step of opening a file.
 pub(crate) struct Detour<M> {
     request: Request,
-    held: M,
+    memory: M,
     /// The progress of a read in pieces.
     pieces: ReadInPieces,
     /// Marks the read as one of a stream.
@@ -44,6 +55,9 @@ pub(crate) struct Detour<M> {
 /// The state of an operation that opens a file.
 struct Opening {
     options: Box<OpenOptions>,
+    attempt: OpenAttempt,
+    /// Those of the thread that began the first of several attempts; `None` if they are unknown.
+    rights: OnceLock<Option<Rights>>,
     /// The file is open, but not truncated yet, or the operation has ended.
     file: Option<File>,
 }
@@ -53,7 +67,7 @@ pub(crate) enum Begun {
     /// Its driver starts it.
     Start,
     /// Nothing: it has ended.
-    Over(Ended),
+    Done(OpResult),
     /// Nothing: it has failed.
     Refused(Error),
     /// It continues a stream: its driver [follows](Follow) it, then reads the [rest](OperationRecord::read_rest).
@@ -62,13 +76,13 @@ pub(crate) enum Begun {
 
 impl OperationRecord {
     /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
-    pub(crate) const NOTHING: Self = Self::over(Request::of(Kind::Read), Held::None);
+    pub(crate) const NOTHING: Self = Self::over(Request::of(Kind::Read), IoMemory::None);
 
     #[inline(always)]
     pub(crate) fn ask(&mut self, mut asked: Asked) {
         self.request = asked.request;
         self.rest = asked.rest;
-        asked.held.move_to(&mut self.held);
+        asked.memory.move_to(&mut self.memory);
         if let Some(options) = asked.opens.take() {
             self.opens_with(options);
         }
@@ -80,10 +94,10 @@ impl OperationRecord {
 impl<M> OperationRecord<M> {
     /// Creates the record of an operation on this memory.
     #[inline]
-    pub(crate) const fn over(request: Request, held: M) -> Self {
+    pub(crate) const fn over(request: Request, memory: M) -> Self {
         Self {
             request,
-            held,
+            memory,
             detour: None,
             rest: AfterWrite::NOTHING,
             descriptor: Descriptor::Open,
@@ -95,8 +109,8 @@ impl<M> OperationRecord<M> {
     #[inline]
     pub(crate) fn memory(&mut self) -> &mut M {
         match &mut self.detour {
-            None => &mut self.held,
-            Some(detour) => &mut detour.held,
+            None => &mut self.memory,
+            Some(detour) => &mut detour.memory,
         }
     }
 
@@ -121,7 +135,7 @@ impl<M> OperationRecord<M> {
     /// Returns whether an operation that ended this way has failed. A read that ends at the end of its file has not, unless
     /// it is exact.
     #[inline]
-    pub(crate) fn has_failed(&self, ended: Ended) -> bool {
+    pub(crate) fn has_failed(&self, ended: OpResult) -> bool {
         ended.errno != 0 || (self.request.exact && ended.done < self.request.want)
     }
 }
@@ -133,28 +147,34 @@ impl<M: Lend> OperationRecord<M> {
         if self.detour.is_some() {
             return self.into_opening();
         }
-        Asked { request: self.request, held: self.held.lend(), rest: self.rest, opens: None }
+        Asked { request: self.request, memory: self.memory.lend(), rest: self.rest, opens: None }
     }
 
     #[cold]
     fn into_opening(mut self) -> Asked {
-        let (request, rest, held) = (self.request, self.rest, self.memory().lend());
+        let (request, rest, memory) = (self.request, self.rest, self.memory().lend());
         let opens = self.detour.and_then(|detour| detour.opening).map(|opening| opening.options);
-        Asked { request, held, rest, opens }
+        Asked { request, memory, rest, opens }
     }
 
     /// Sets the options with which the operation, which was not begun, opens its file.
     #[cold]
     pub(crate) fn opens_with(&mut self, options: Box<OpenOptions>) {
-        let held = self.held.lend();
-        self.go_by(self.request, held, ReadInPieces::default()).opening =
-            Some(Opening { options, file: None });
+        let memory = self.memory.lend();
+        let attempt = options.first_attempt();
+        self.go_by(self.request, memory, ReadInPieces::default()).opening =
+            Some(Opening { options, attempt, rights: OnceLock::new(), file: None });
     }
 
     /// Starts another request in place of this one; the buffer stays here.
-    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) -> &mut Detour<M> {
-        let held = M::of(held, request.kind.is_read());
-        self.detour.insert(Box::new(Detour { request, held, pieces, follow: None, opening: None }))
+    pub(crate) fn go_by(
+        &mut self,
+        request: Request,
+        memory: IoMemory,
+        pieces: ReadInPieces,
+    ) -> &mut Detour<M> {
+        let memory = M::of(memory, request.kind.is_read());
+        self.detour.insert(Box::new(Detour { request, memory, pieces, follow: None, opening: None }))
     }
 
     /// Returns the request to this operation itself, and what was to be started in its place is forgotten.
@@ -168,7 +188,7 @@ impl<M: Lend> OperationRecord<M> {
         let is_usual = self.is_one_step()
             && self.request.kind.moves_data()
             && self.request.want > 0
-            && check::fits_as_it_is(file.target_of(self.descriptor), &self.request, self.held.get());
+            && check::fits_as_it_is(file.target_of(self.descriptor), &self.request, self.memory.get());
         if !is_usual {
             return self.begin_otherwise(file).unwrap_or_else(|error| self.refuse(error));
         }
@@ -205,13 +225,13 @@ impl<M: Lend> OperationRecord<M> {
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].
     #[inline(always)]
     pub(super) fn fits(&self, file: &File) -> Result<bool> {
-        check::fits(file.target_of(self.descriptor), &self.request, self.held.get())
+        check::fits(file.target_of(self.descriptor), &self.request, self.memory.get())
     }
 
     /// Begins a read of an adaptive file.
     #[inline(never)]
     fn begin_adaptive(&mut self, file: &File, adaptive: &Adaptive, follows: bool) -> Begun {
-        match adaptive.choose(file.target(), &self.request, self.held.get(), follows) {
+        match adaptive.choose(file.target(), &self.request, self.memory.get(), follows) {
             Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);
@@ -227,7 +247,7 @@ impl<M: Lend> OperationRecord<M> {
             Way::CachedBeginning(cached) => {
                 let pieces = ReadInPieces::new(0, cached, Descriptor::Direct);
                 let descriptor = pieces.descriptor();
-                self.go_by(self.request, Held::None, pieces);
+                self.go_by(self.request, IoMemory::None, pieces);
                 descriptor
             }
             // With many reads in flight, no stream is followed.
@@ -239,37 +259,42 @@ impl<M: Lend> OperationRecord<M> {
     #[cold]
     pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
         self.descriptor = Descriptor::Direct;
-        self.go_by(self.request, Held::None, ReadInPieces::new(done, 0, Descriptor::Direct)).follow =
+        self.go_by(self.request, IoMemory::None, ReadInPieces::new(done, 0, Descriptor::Direct)).follow =
             Some(follow);
     }
 
     /// Begins an operation that moves no data.
     fn begin_without_data(&self, file: &Target) -> Result<Begun> {
-        let (request, held, opening) = match &self.detour {
-            None => (&self.request, &self.held, None),
-            Some(detour) => (&detour.request, &detour.held, detour.opening.as_ref()),
+        let (request, memory, opening) = match &self.detour {
+            None => (&self.request, &self.memory, None),
+            Some(detour) => (&detour.request, &detour.memory, detour.opening.as_ref()),
         };
         if let Some(opening) = opening {
-            opening.options.check().map_err(|error| error.on(file.path()))?;
+            opening
+                .options
+                .check()
+                .and_then(|()| opening.check_rights())
+                .map_err(|error| error.on(file.path()))?;
         }
-        check::fits_without_data(file, request, held.get()).map(|()| Begun::Start)
+        check::fits_without_data(file, request, memory.get()).map(|()| Begun::Start)
     }
 
     /// Ends an operation that moves nothing.
     fn begin_empty(&mut self, file: &Target) -> Result<Begun> {
-        let ended = check::moves_nothing(file, &self.request, self.held.get())?;
+        let ended = check::moves_nothing(file, &self.request, self.memory.get())?;
         self.show_nothing();
-        Ok(Begun::Over(ended))
+        Ok(Begun::Done(ended))
     }
 
     /// Begins the next piece of a read that goes in pieces.
     fn begin_piece(&mut self, file: &Target) -> Result<Begun> {
         if self.detour.is_none() {
-            self.go_by(self.request, Held::None, ReadInPieces::new(0, 0, self.descriptor));
+            self.go_by(self.request, IoMemory::None, ReadInPieces::new(0, 0, self.descriptor));
         }
         if let Some(detour) = &mut self.detour {
-            let (request, held) = detour.pieces.begin(&self.request, file.alignment(), self.held.own())?;
-            (detour.request, detour.held) = (request, M::of(held, true));
+            let (request, memory) =
+                detour.pieces.begin(&self.request, file.alignment(), self.memory.own())?;
+            (detour.request, detour.memory) = (request, M::of(memory, true));
         }
         Ok(Begun::Start)
     }
@@ -279,30 +304,30 @@ impl<M: Lend> OperationRecord<M> {
     pub(crate) fn begun<'a>(&'a mut self, file: &'a File) -> (&'a Arc<Target>, &'a Request, &'a mut M) {
         let target = file.target_of(self.descriptor);
         match &mut self.detour {
-            None => (target, &self.request, &mut self.held),
+            None => (target, &self.request, &mut self.memory),
             Some(detour) => {
-                let Detour { request, held, opening, .. } = &mut **detour;
+                let Detour { request, memory, opening, .. } = &mut **detour;
                 let opened = opening.as_ref().and_then(|opening| opening.file.as_ref());
-                (opened.map_or(target, File::target), request, held)
+                (opened.map_or(target, File::target), request, memory)
             }
         }
     }
 
-    /// Takes the result of what was started, whose memory was put back. Returns that of the whole operation; `None` if it
-    /// must begin again, to do the rest. Not needed after success if it [is one step](Self::is_one_step).
+    /// Takes the result of a step; its memory is back in the record. Returns the operation's result, or `None` if another
+    /// step must begin. Not needed after success if it [is one step](Self::is_one_step).
     #[cold]
-    pub(crate) fn end(&mut self, file: &File, ended: Ended) -> Option<Result<Ended>> {
+    pub(crate) fn end(&mut self, file: &File, ended: OpResult) -> Option<Result<OpResult>> {
         let over = self.end_step(file, ended)?;
         if let Some(detour) = &mut self.detour {
             detour.follow = None;
         }
-        if let Ok(Ended { done: 0, .. }) = over {
+        if let Ok(OpResult { done: 0, .. }) = over {
             self.show_nothing();
         }
         Some(over)
     }
 
-    fn end_step(&mut self, file: &File, ended: Ended) -> Option<Result<Ended>> {
+    fn end_step(&mut self, file: &File, ended: OpResult) -> Option<Result<OpResult>> {
         if self.detour.as_ref().is_some_and(|detour| detour.opening.is_some()) {
             return self.end_opening(file, ended);
         }
@@ -315,20 +340,20 @@ impl<M: Lend> OperationRecord<M> {
         {
             self.fell_back = true;
             if let Some(detour) = &mut self.detour {
-                let memory = std::mem::take(detour.held.own());
-                detour.pieces.give_back(&self.request, self.held.own(), memory);
+                let piece_memory = std::mem::take(detour.memory.own());
+                detour.pieces.give_back(&self.request, self.memory.own(), piece_memory);
             }
             return None;
         }
         let Some(detour) = &mut self.detour else { return Some(Ok(ended)) };
-        let finished = Finished { held: std::mem::take(detour.held.own()), ended };
-        let over = detour.pieces.end(&self.request, self.held.own(), finished);
+        let finished = Finished { memory: std::mem::take(detour.memory.own()), ended };
+        let over = detour.pieces.end(&self.request, self.memory.own(), finished);
         self.descriptor = detour.pieces.descriptor();
         over.map(Ok)
     }
 
     /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
-    fn end_durable(&mut self, file: &File, ended: Ended) -> Option<Ended> {
+    fn end_durable(&mut self, file: &File, ended: OpResult) -> Option<OpResult> {
         let want = self.request.want;
         if self.request.kind == Kind::Write && self.request.synced && ended.done == want {
             self.request.kind = Kind::Sync;
@@ -340,26 +365,35 @@ impl<M: Lend> OperationRecord<M> {
         if done == want && ended.errno == 0 {
             file.durability().note(&self.request, self.rest);
         }
-        Some(Ended { done, ..ended })
+        Some(OpResult { done, ..ended })
     }
 
     /// Ends a durable write that is cancelled after it was written and before its sync; `None` if the operation is none.
-    pub(crate) fn cancelled_before_sync(&mut self) -> Option<Ended> {
+    pub(crate) fn cancelled_before_sync(&mut self) -> Option<OpResult> {
         if self.request.kind != Kind::Sync || self.rest == AfterWrite::NOTHING {
             return None;
         }
         self.request.kind = Kind::Write;
-        Some(Ended { done: self.request.want, errno: libc::ECANCELED })
+        Some(OpResult { done: self.request.want, errno: libc::ECANCELED })
     }
 
-    /// Makes a file of the opened descriptor. If it must be truncated, the operation begins again.
-    fn end_opening(&mut self, path: &File, ended: Ended) -> Option<Result<Ended>> {
+    /// Makes a file of the opened descriptor. If there is another attempt, or it must be truncated, the operation begins
+    /// again.
+    fn end_opening(&mut self, path: &File, ended: OpResult) -> Option<Result<OpResult>> {
         if let Some(detour) = &mut self.detour
             && let Some(opening) = &mut detour.opening
             && opening.file.is_none()
-            && ended.errno == 0
         {
-            match opened(&opening.options, path, std::mem::take(detour.held.own())) {
+            match opening.next_attempt(path, detour.memory.own(), ended.errno) {
+                Ok(None) if ended.errno == 0 => {}
+                Ok(None) => return Some(Ok(ended)),
+                Ok(Some(flags)) => {
+                    detour.request.op_flags = flags;
+                    return None;
+                }
+                Err(error) => return Some(Err(error)),
+            }
+            match opened(&opening.options, path, std::mem::take(detour.memory.own())) {
                 Ok(file) => opening.file = Some(file),
                 Err(error) => return Some(Err(error)),
             }
@@ -376,8 +410,8 @@ impl<M: Lend> OperationRecord<M> {
     pub(crate) fn not_started(&mut self, file: &File, error: Error) -> Error {
         let mut error = error.on(file.path());
         if let Some(detour) = &mut self.detour {
-            let memory = std::mem::take(detour.held.own());
-            detour.pieces.give_back(&self.request, self.held.own(), memory);
+            let piece_memory = std::mem::take(detour.memory.own());
+            detour.pieces.give_back(&self.request, self.memory.own(), piece_memory);
             error = error.after(detour.pieces.done());
         }
         self.show_done();
@@ -404,25 +438,60 @@ impl<M: Lend> OperationRecord<M> {
 
     fn show(&mut self, done: usize) {
         if self.request.kind.is_read() {
-            self.held.own().copy_in(self.request.start + done, &[]);
+            self.memory.own().copy_in(self.request.start + done, &[]);
         }
     }
 
     /// Returns why the operation, which ended this way, did not do all that was requested.
     #[cold]
-    pub(crate) fn failure(&self, file: &File, ended: Ended) -> Error {
+    pub(crate) fn failure(&self, file: &File, ended: OpResult) -> Error {
         let detour = self.detour.as_ref().filter(|_| !self.request.kind.moves_data());
         let request = detour.map_or(&self.request, |detour| &detour.request);
-        check::failure(file.target_of(self.descriptor), request, self.held.get(), ended)
+        check::failure(file.target_of(self.descriptor), request, self.memory.get(), ended)
+    }
+}
+
+impl Opening {
+    /// Fails if this thread has other rights on paths than the one that began the first of several attempts.
+    fn check_rights(&self) -> Result<()> {
+        if self.options.first_attempt() == OpenAttempt::Whole || self.file.is_some() {
+            return Ok(());
+        }
+        match self.rights.get() {
+            None => _ = self.rights.set(Rights::of_this_thread()),
+            Some(Some(first)) if first.are_of_this_thread() => {}
+            Some(_) => {
+                let why = "another thread, with other rights, goes on with it";
+                return Err(Error::from_errno(libc::EACCES, "opening").because(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares the next attempt, and returns its flags; `None` if the last one is over.
+    fn next_attempt(&mut self, path: &File, memory: &mut IoMemory, errno: i32) -> Result<Option<u32>> {
+        let (Some(path), IoMemory::Paths(paths)) = (path.path(), memory) else { return Ok(None) };
+        let opened = match &paths.left {
+            Left::File(opened) if errno == 0 => {
+                opened.as_ref().map(AsFd::as_fd).map_err(|errno| errno.raw_os_error())
+            }
+            _ => Err(errno),
+        };
+        let Some(next) = self.options.next_attempt(self.attempt, path, opened)? else { return Ok(None) };
+        let (at, flags) = self.options.attempt(next, path);
+        let Some(again) = Paths::new(&at) else { return Ok(None) };
+        *paths = again.with_mode(self.options.permissions());
+        self.attempt = next;
+        Ok(Some(flags))
     }
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
-fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let left = held.into_paths().map_or(Left::Nothing, |paths| paths.left);
+fn opened(options: &OpenOptions, path: &File, memory: IoMemory) -> Result<File> {
+    let left = memory.into_paths().map_or(Left::Nothing, |paths| paths.left);
     match (left, path.path()) {
-        (Left::File(opened), Some(path)) => options.finish(opened, path),
-        #[cfg(feature = "sim")]
+        (Left::File(Ok(opened)), Some(path)) => options.finish(opened, path),
+        (Left::File(Err(errno)), path) => Err(Error::from_errno(errno.raw_os_error(), "opening").on(path)),
         (Left::Simulated(stand_in, opened), Some(path)) => Ok(options.simulated(stand_in, opened, path)),
         // A successful open has left a descriptor.
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 use super::File;
-use super::io::OperationFuture;
 use super::memory_wait::WaitForMemory;
+use super::op::OperationFuture;
 use crate::driver::{FileKind, Kind, Request};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Held, LARGEST, Pool};
+use crate::memory::{Buffer, IoMemory, LARGEST, Pool};
 
 /// A stream of a file's content as [`Bytes`], with several reads in flight ahead of the program.
 ///
@@ -37,7 +37,7 @@ use crate::memory::{Buffer, Held, LARGEST, Pool};
 /// # let path = std::env::temp_dir().join(format!("ringfile-doc-reader-{}", std::process::id()));
 /// # std::fs::write(&path, vec![1; 300_000])?;
 /// let pool = ringfile::Pool::new(4 << 20);
-/// let file = ringfile::File::open(&path)?;
+/// let file = ringfile::File::open_blocking(&path)?;
 /// ringfile::block_on(async {
 ///     let mut reader = file.reader(&pool).block(64 << 10).depth(4);
 ///     let mut sum = 0;
@@ -133,7 +133,7 @@ impl Reader {
                 want: if past == 0 && !self.gives_what_is_there { buffer.capacity() } else { wanted },
                 ..Request::of(Kind::Read)
             };
-            let read = OperationFuture::new(self.file.clone(), request, Held::Pooled(buffer));
+            let read = OperationFuture::new(self.file.clone(), request, IoMemory::Pooled(buffer));
             self.next += wanted as u64;
             let mut ahead = ReadInTurn { read, ended: None, wanted };
             ahead.poll(context);
@@ -211,7 +211,7 @@ impl Stream for Reader {
 /// # std::fs::write(&path, vec![1; 300_000])?;
 /// let pool = ringfile::Pool::new(4 << 20);
 /// let mut sum = 0;
-/// for piece in ringfile::File::open(&path)?.reader(&pool).block(64 << 10) {
+/// for piece in ringfile::File::open_blocking(&path)?.reader(&pool).block(64 << 10) {
 ///     sum += piece?.len();
 /// }
 /// assert_eq!(sum, 300_000);
@@ -230,7 +230,7 @@ impl IntoIterator for Reader {
 /// A blocking iterator over the pieces of a [`Reader`].
 ///
 /// [`next`](Iterator::next) blocks the thread until the next piece has been read. What is cached is read by the calling
-/// thread, everything else by one of the library's [I/O threads](crate::set_io_threads), which reads ahead while the
+/// thread, everything else by one of the library's [I/O threads](crate::runtime::set_io_threads), which reads ahead while the
 /// program uses a piece.
 pub struct Pieces(Reader);
 
@@ -260,7 +260,7 @@ impl ReadInTurn {
         let error = ended.err();
         let read = error.as_ref().map_or(self.wanted, |error| error.done().min(self.wanted));
         let piece = match self.read.take_held() {
-            Held::Pooled(mut buffer) if read > 0 => {
+            IoMemory::Pooled(mut buffer) if read > 0 => {
                 buffer.truncate(read);
                 buffer.freeze()
             }

@@ -6,9 +6,9 @@
 //! be full.
 
 use super::adaptive::Descriptor;
-use crate::driver::{Alignment, Ended, Finished, Kind, Request};
+use crate::driver::{Alignment, Finished, Kind, OpResult, Request};
 use crate::error::Error;
-use crate::memory::{Held, reserve};
+use crate::memory::{IoMemory, reserve};
 
 /// The largest read into the reserve.
 const CHUNK: usize = 256 << 10;
@@ -46,7 +46,7 @@ impl ReadInPieces {
     }
 
     /// Begins the next piece of `request`, where `alignment` is that of [`descriptor`](Self::descriptor): returns what
-    /// to read, and the memory to read it into, which may be `held`.
+    /// to read, and the memory to read it into, which may be `memory`.
     ///
     /// # Errors
     /// No memory for the reserve.
@@ -54,45 +54,50 @@ impl ReadInPieces {
         &mut self,
         request: &Request,
         alignment: Alignment,
-        held: &mut Held,
-    ) -> Result<(Request, Held), Error> {
-        let Alignment { bytes: block, memory, .. } = alignment;
+        memory: &mut IoMemory,
+    ) -> Result<(Request, IoMemory), Error> {
+        let Alignment { bytes: block, memory: multiple, .. } = alignment;
         let at = request.offset + self.done as u64;
         let end = if self.done < self.cached { self.cached } else { request.want };
         let left = end - self.done;
         let skipped = (at % block as u64) as usize;
         let start = request.start + self.done;
-        let memory_fits = held.count() == 1
-            && held.part(0).is_some_and(|part| (part.ptr.addr() + start).is_multiple_of(memory));
+        let memory_fits = memory.count() == 1
+            && memory.part(0).is_some_and(|part| (part.ptr.addr() + start).is_multiple_of(multiple));
         let body = left - left % block;
         if skipped == 0 && memory_fits && body > 0 {
             (self.want, self.skipped) = (body, None);
             let piece = Request { kind: Kind::Read, offset: at, start, want: body, ..*request };
-            return Ok((piece, std::mem::take(held)));
+            return Ok((piece, std::mem::take(memory)));
         }
         let want = (skipped + left).next_multiple_of(block).min(CHUNK.max(block));
         let blocks = reserve().try_get(want).map_err(|error| {
-            self.show_done(request, held);
+            self.show_done(request, memory);
             Error::from(error).after(self.done)
         })?;
         self.skipped = Some(skipped);
         let piece = Request { kind: Kind::Read, offset: at - skipped as u64, start: 0, want, ..*request };
-        Ok((piece, Held::Pooled(blocks)))
+        Ok((piece, IoMemory::Pooled(blocks)))
     }
 
     /// Takes the result of the piece; returns that of the whole read if this was the last piece.
-    pub(crate) fn end(&mut self, request: &Request, held: &mut Held, finished: Finished) -> Option<Ended> {
-        let Finished { held: memory, ended: Ended { done, errno } } = finished;
+    pub(crate) fn end(
+        &mut self,
+        request: &Request,
+        memory: &mut IoMemory,
+        finished: Finished,
+    ) -> Option<OpResult> {
+        let Finished { memory: piece_memory, ended: OpResult { done, errno } } = finished;
         let left = request.want - self.done;
-        let (moved, asked) = match (self.skipped, memory) {
-            (None, memory) => {
-                *held = memory;
+        let (moved, asked) = match (self.skipped, piece_memory) {
+            (None, piece_memory) => {
+                *memory = piece_memory;
                 (done, self.want)
             }
-            (Some(skipped), Held::Pooled(blocks)) => {
+            (Some(skipped), IoMemory::Pooled(blocks)) => {
                 let got = blocks.get(skipped..).unwrap_or_default();
                 let moved = got.len().min(left);
-                held.copy_in(request.start + self.done, &got[..moved]);
+                memory.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
             // In a forked child, the blocks belong to the parent.
@@ -101,22 +106,22 @@ impl ReadInPieces {
         self.done += moved;
         let is_over = errno != 0 || moved < asked || self.done == request.want;
         is_over.then(|| {
-            self.show_done(request, held);
-            Ended { done: self.done, errno }
+            self.show_done(request, memory);
+            OpResult { done: self.done, errno }
         })
     }
 
     /// Takes back the memory of a piece that could not be carried out.
-    pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
+    pub(crate) fn give_back(&self, request: &Request, memory: &mut IoMemory, piece_memory: IoMemory) {
         if self.skipped.is_none() {
-            *held = memory;
+            *memory = piece_memory;
         }
-        self.show_done(request, held);
+        self.show_done(request, memory);
     }
 
     /// Sets the buffer's length to what was read.
-    fn show_done(&self, request: &Request, held: &mut Held) {
-        held.copy_in(request.start + self.done, &[]);
+    fn show_done(&self, request: &Request, memory: &mut IoMemory) {
+        memory.copy_in(request.start + self.done, &[]);
     }
 }
 
@@ -134,21 +139,21 @@ mod tests {
     fn read(file: &[u8], offset: usize, buffer: Buffer) -> (Buffer, usize, usize) {
         let want = buffer.capacity();
         let request = Request { offset: offset as u64, want, ..Request::of(Kind::Read) };
-        let (mut held, mut pieces) = (Held::Pooled(buffer), ReadInPieces::default());
+        let (mut memory, mut pieces) = (IoMemory::Pooled(buffer), ReadInPieces::default());
         let (mut into, mut seen) = (0, offset / BLOCK * BLOCK);
         loop {
-            let (piece, mut memory) = pieces.begin(&request, ALIGNMENT, &mut held).unwrap();
+            let (piece, mut piece_memory) = pieces.begin(&request, ALIGNMENT, &mut memory).unwrap();
             let at = piece.offset as usize;
             assert_eq!((at, piece.want % BLOCK), (seen, 0), "each block once");
-            let address = memory.part(0).unwrap().ptr.addr() + piece.start;
+            let address = piece_memory.part(0).unwrap().ptr.addr() + piece.start;
             assert_eq!(address % BLOCK, 0);
-            into += usize::from(matches!(held, Held::None));
+            into += usize::from(matches!(memory, IoMemory::None));
             let got = &file[at.min(file.len())..(at + piece.want).min(file.len())];
-            memory.copy_in(piece.start, got);
+            piece_memory.copy_in(piece.start, got);
             seen = at + piece.want;
-            let finished = Finished { held: memory, ended: Ended { done: got.len(), errno: 0 } };
-            if let Some(ended) = pieces.end(&request, &mut held, finished) {
-                let Held::Pooled(buffer) = held else { panic!("the buffer is gone") };
+            let finished = Finished { memory: piece_memory, ended: OpResult { done: got.len(), errno: 0 } };
+            if let Some(ended) = pieces.end(&request, &mut memory, finished) {
+                let IoMemory::Pooled(buffer) = memory else { panic!("the buffer is gone") };
                 return (buffer, ended.done, into);
             }
         }
@@ -160,10 +165,10 @@ mod tests {
         let huge = Alignment { bytes: 1 << 50, ..ALIGNMENT };
         let request = Request { offset: 1, want: 8, ..Request::of(Kind::Read) };
         for done in [0, 4] {
-            let mut held = Held::Vec(b"readmore".to_vec());
+            let mut memory = IoMemory::Vec(b"readmore".to_vec());
             let mut pieces = ReadInPieces { done, ..ReadInPieces::default() };
-            assert!(pieces.begin(&request, huge, &mut held).is_err());
-            assert!(matches!(held, Held::Vec(bytes) if bytes == b"readmore"[..done]));
+            assert!(pieces.begin(&request, huge, &mut memory).is_err());
+            assert!(matches!(memory, IoMemory::Vec(bytes) if bytes == b"readmore"[..done]));
         }
     }
 

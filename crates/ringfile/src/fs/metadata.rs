@@ -1,12 +1,16 @@
 //! Metadata of a file: converts the kernel's record to the library's types.
 
+use std::borrow::Cow;
 use std::os::unix::fs::MetadataExt;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
 
 use crate::driver::{Alignment, AtomicLimits};
-use crate::memory::Paths;
+use crate::error::Result;
+use crate::file::File;
+use crate::file::op::{OperationFuture, Output, Product};
 
 /// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,12 +84,25 @@ pub struct Metadata {
     pub direct: Option<Alignment>,
 }
 
-impl Metadata {
-    /// Returns the metadata that an operation has read; `None` for other operations.
-    pub(crate) fn of(paths: &mut Paths) -> Option<Self> {
-        paths.take_stat().map(|stat| Self::new(&stat))
+impl Output for Metadata {
+    type Result = Result<Self>;
+    type File<'f> = Cow<'f, File>;
+    type State<'f> = ();
+
+    fn poll<'f>(
+        operation: &mut OperationFuture<Cow<'f, File>>,
+        (): &mut (),
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Self>> {
+        operation.poll_product(context, Self::take)
     }
 
+    fn take(product: &mut Product) -> Option<Self> {
+        product.memory.paths()?.take_stat().map(|stat| Self::new(&stat))
+    }
+}
+
+impl Metadata {
     fn new(stat: &libc::statx) -> Self {
         let mode = u32::from(stat.stx_mode);
         let tells = |what| stat.stx_mask & what != 0;

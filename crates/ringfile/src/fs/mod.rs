@@ -1,5 +1,5 @@
-//! Operations on paths that block no thread of the program: open, rename, link and remove files, create, list and sync
-//! directories, read and change metadata.
+//! Operations on paths that block no thread of the program: rename, link and remove files, create, list and sync
+//! directories, read and change metadata. [`OpenOptions::open`](crate::OpenOptions::open), which is one of them, opens a file.
 //!
 //! These operations may take long: a cold directory is read from the disk, and the blocks of a large file are freed one
 //! extent after another, which may take seconds. A loop with other tasks, or connections to serve, must not call them
@@ -10,10 +10,10 @@
 //! # fn main() -> std::io::Result<()> {
 //! # let folder = tempfile::tempdir()?;
 //! # let (new, old) = (folder.path().join("table.new"), folder.path().join("table"));
-//! use ringfile::{OpenOptions, fs};
+//! use ringfile::{File, fs};
 //! ringfile::block_on(async {
 //!     // Replace a file so that after a crash there is either the old one or the new one.
-//!     let file = fs::open(&new, OpenOptions::new().write(true).create(true).truncate(true)).await?;
+//!     let file = File::create(&new).await?;
 //!     file.write_at(b"content".to_vec(), 0).await?;
 //!     file.sync_all().await?;
 //!     fs::rename(&new, &old).await?;
@@ -27,13 +27,13 @@
 //!
 //! # How they are carried out
 //!
-//! They go through io_uring if the kernel's ring has the operation (opening and metadata since Linux 5.6, renaming and
-//! removing since 5.11, creating directories and links since 5.15), otherwise to a [worker](crate::Route::Workers), but
-//! never become a call on the polling thread. No ring reads links and directories, sets permissions, or creates a
-//! directory together with those above it: workers do that. Opening a cached path takes about as long as the plain call. The kernel passes
-//! everything else to one of its threads, which costs 5 to 60 µs more: if paths are known to be cached and files to be
-//! small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not apply
-//! here.
+//! They go through the calling thread's own ring if it has one with the operation (opening and metadata since Linux 5.6,
+//! renaming and removing since 5.11, creating directories and links since 5.15), otherwise to a
+//! [worker](crate::Route::Workers). No ring reads links and directories, sets permissions, or creates a
+//! directory together with those above it: workers do that. Opening a cached path by a ring takes about as long as the
+//! plain call. The kernel passes everything else to one of its threads, which costs 5 to 60 µs more, as a worker does: if
+//! paths are known to be cached and files to be small, [`std::fs`] is cheaper. Routes of files and
+//! [`set_default_route`](crate::set_default_route) do not apply here.
 //!
 //! A relative path starts at the working directory that the process has when the operation is carried out. Each
 //! operation allocates a few hundred bytes for its paths. Files are opened with `O_CLOEXEC`. In a forked child the
@@ -41,7 +41,18 @@
 //!
 //! **Closing still blocks.** The thread that closes the last descriptor of a removed file frees its blocks: remove a
 //! large file while nothing has it open, or free its blocks before, in steps, with [`File::set_len`] or with holes
-//! ([`File::allocate`] and [`AllocateMode::PunchHole`](crate::AllocateMode::PunchHole)).
+//! ([`File::allocate`] and [`AllocateMode::PunchHole`]).
+//!
+//! # Rights
+//!
+//! Threads of one process may differ in their credentials. A path is looked up with those of the thread that first polls
+//! the operation, runs or starts its batch, submits its queue, or adds it to a [`SharedQueue`](crate::SharedQueue). On the
+//! thread's own ring they are those that it has when it next submits: await an operation before you change them. A worker
+//! carries an operation out only if it was started with the same fsuid, fsgid, groups and capabilities. **If workers have
+//! others, the thread makes the call itself, which blocks it.** Operations on open files go anywhere.
+//!
+//! Landlock, seccomp filters, namespaces (`setns`), the root, the working directory (`unshare(CLONE_FS)`) and the umask are
+//! not compared. In a worker they are those of the thread that started it: use [`std::fs`] in threads that differ in them.
 //!
 //! # Dropping and cancelling
 //!
@@ -55,124 +66,31 @@
 //! NUL byte.
 
 mod change;
-mod link;
 mod metadata;
 mod read_dir;
 
 use std::fs::Permissions;
-use std::future::Future;
-use std::marker::PhantomPinned;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-pub use change::Change;
-use change::on_path;
-pub use link::{ReadLink, hard_link, read_link, symlink};
+pub use crate::driver::{Alignment, AtomicLimits};
+pub use crate::file::{Advice, AllocateMode, Durable, Next, Pieces, RangeSync};
+use change::{change, change_of_two};
+pub use change::{hard_link, read_link, symlink};
 pub use metadata::{FileType, Metadata};
-use pin_project_lite::pin_project;
 pub use read_dir::{DirEntry, ReadDir, read_dir};
 
 use crate::driver::Kind;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::file::ask::{Ask, Asked};
-use crate::file::io::OperationFuture;
+use crate::file::op::{Op, OperationFuture};
 use crate::file::{File, OpenOptions};
 use crate::memory::Paths;
 
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
-
-pin_project! {
-    /// The opening of a file: see [`open`]. Awaited, it returns the file. Or [add](crate::Operation) it to a batch or a
-    /// queue.
-    ///
-    /// `Send`; it borrows nothing, and works in any executor.
-    #[must_use = "nothing is opened until it is awaited, or added to a batch or a queue"]
-    pub struct Open {
-        operation: OperationFuture<File>,
-        #[pin]
-        pinned: PhantomPinned,
-    }
-}
-
-impl Ask for Open {
-    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.operation.ask(add)
-    }
-}
-
-impl Future for Open {
-    type Output = Result<File>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().operation.poll_left(context, |operation| operation.record.take_file())
-    }
-}
-
-pin_project! {
-    /// The reading of metadata: see [`metadata`]. Await it, or [add](crate::Operation) it to a batch or a queue.
-    ///
-    /// `Send`; it borrows nothing, and works in any executor.
-    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
-    pub struct GetMetadata {
-        operation: OperationFuture<File>,
-        #[pin]
-        pinned: PhantomPinned,
-    }
-}
-
-impl Ask for GetMetadata {
-    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.operation.ask(add)
-    }
-}
-
-impl Future for GetMetadata {
-    type Output = Result<Metadata>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let take =
-            |operation: &mut OperationFuture<File>| Metadata::of(&mut *operation.take_held().into_paths()?);
-        self.project().operation.poll_left(context, take)
-    }
-}
-
-/// Opens a file without blocking the calling thread. All options are those of [`OpenOptions::open`], which blocks.
-///
-/// The polling thread asks the open file for its kind and for the alignment of direct I/O: a few system calls that
-/// block only if the file system must ask a server. Truncating is a separate operation after those, so nothing is lost
-/// if opening fails. If the future is dropped, the file is closed, even if it is opened only after that.
-///
-/// For a FIFO whose other end is not open, io_uring first tries without waiting, and succeeds (for reading) or fails with
-/// `ENXIO` (for writing), as with `O_NONBLOCK`. A worker waits for the other end, and leaving the loop then waits for
-/// the worker. With `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
-///
-/// # Errors
-/// Those of [`OpenOptions::open`].
-///
-/// ```
-/// # fn main() -> std::io::Result<()> {
-/// use ringfile::{OpenOptions, fs};
-/// let head = ringfile::block_on(async {
-///     let file = fs::open("/proc/self/exe", OpenOptions::new().read(true)).await?;
-///     Ok::<_, std::io::Error>(file.read_at(Vec::with_capacity(4), 0).await?)
-/// })?;
-/// assert_eq!(head, b"\x7fELF");
-/// # Ok(())
-/// # }
-/// ```
-pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
-    let path = path.as_ref();
-    let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
-    let mut operation = on_path(Kind::Open, options.flags(), path, paths);
-    operation.record.opens_with(Box::new(options.clone()));
-    Open { operation, pinned: PhantomPinned }
-}
 
 /// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
 /// see one or the other. After a crash this is true only if the directory was [synced](sync_dir).
@@ -191,8 +109,8 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// # Ok(())
 /// # }
 /// ```
-pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    Change::of_two(Kind::Rename, 0, from.as_ref(), to.as_ref())
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<'static, ()> {
+    change_of_two(Kind::Rename, 0, from.as_ref(), to.as_ref())
 }
 
 /// Renames a file or a directory if nothing has the new path yet (`renameat2` with `RENAME_NOREPLACE`), in one step: of
@@ -215,8 +133,8 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// # Ok(())
 /// # }
 /// ```
-pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    Change::of_two(Kind::Rename, libc::RENAME_NOREPLACE, from.as_ref(), to.as_ref())
+pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<'static, ()> {
+    change_of_two(Kind::Rename, libc::RENAME_NOREPLACE, from.as_ref(), to.as_ref())
 }
 
 /// Exchanges the files or directories at two paths (`renameat2` with `RENAME_EXCHANGE`), in one step: other processes
@@ -237,8 +155,8 @@ pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change
 /// # Ok(())
 /// # }
 /// ```
-pub fn rename_exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Change {
-    Change::of_two(Kind::Rename, libc::RENAME_EXCHANGE, one.as_ref(), other.as_ref())
+pub fn rename_exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Op<'static, ()> {
+    change_of_two(Kind::Rename, libc::RENAME_EXCHANGE, one.as_ref(), other.as_ref())
 }
 
 /// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
@@ -257,8 +175,8 @@ pub fn rename_exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Change
 /// # Ok(())
 /// # }
 /// ```
-pub fn remove_file(path: impl AsRef<Path>) -> Change {
-    Change::of(Kind::Remove, 0, path.as_ref(), 0)
+pub fn remove_file(path: impl AsRef<Path>) -> Op<'static, ()> {
+    change(Kind::Remove, 0, path.as_ref(), 0)
 }
 
 /// Removes an empty directory (`rmdir`).
@@ -279,8 +197,8 @@ pub fn remove_file(path: impl AsRef<Path>) -> Change {
 /// # Ok(())
 /// # }
 /// ```
-pub fn remove_dir(path: impl AsRef<Path>) -> Change {
-    Change::of(Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), path.as_ref(), 0)
+pub fn remove_dir(path: impl AsRef<Path>) -> Op<'static, ()> {
+    change(Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), path.as_ref(), 0)
 }
 
 /// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
@@ -297,8 +215,8 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
 /// # Ok(())
 /// # }
 /// ```
-pub fn create_dir(path: impl AsRef<Path>) -> Change {
-    Change::of(Kind::CreateDir, 0, path.as_ref(), DIRECTORY)
+pub fn create_dir(path: impl AsRef<Path>) -> Op<'static, ()> {
+    change(Kind::CreateDir, 0, path.as_ref(), DIRECTORY)
 }
 
 /// Creates a directory, and those above it that do not exist (`mkdir`), with mode `0o777`, to which the umask applies. If
@@ -318,8 +236,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// # Ok(())
 /// # }
 /// ```
-pub fn create_dir_all(path: impl AsRef<Path>) -> Change {
-    Change::of(Kind::CreateDirs, 0, path.as_ref(), DIRECTORY)
+pub fn create_dir_all(path: impl AsRef<Path>) -> Op<'static, ()> {
+    change(Kind::CreateDirs, 0, path.as_ref(), DIRECTORY)
 }
 
 /// Sets the permissions of the file or directory at a path (`chmod`), following symbolic links. The umask does not apply.
@@ -338,8 +256,8 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Change {
 /// # Ok(())
 /// # }
 /// ```
-pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Change {
-    Change::of(Kind::SetMode, 0, path.as_ref(), permissions.mode())
+pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Op<'static, ()> {
+    change(Kind::SetMode, 0, path.as_ref(), permissions.mode())
 }
 
 /// Reads the metadata of the file at a path (`statx`), following symbolic links.
@@ -357,7 +275,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Chan
 /// # Ok(())
 /// # }
 /// ```
-pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
+pub fn metadata(path: impl AsRef<Path>) -> Op<'static, Metadata> {
     metadata_with(0, path.as_ref(), Paths::new(path.as_ref()))
 }
 
@@ -373,13 +291,12 @@ pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
 /// # Ok(())
 /// # }
 /// ```
-pub fn symlink_metadata(path: impl AsRef<Path>) -> GetMetadata {
+pub fn symlink_metadata(path: impl AsRef<Path>) -> Op<'static, Metadata> {
     metadata_with(libc::AT_SYMLINK_NOFOLLOW, path.as_ref(), Paths::new(path.as_ref()))
 }
 
-fn metadata_with(flags: i32, path: &Path, paths: Option<Box<Paths>>) -> GetMetadata {
-    let operation = on_path(Kind::Stat, flags.cast_unsigned(), path, paths.map(Paths::with_stat));
-    GetMetadata { operation, pinned: PhantomPinned }
+fn metadata_with(flags: i32, path: &Path, paths: Option<Box<Paths>>) -> Op<'static, Metadata> {
+    Op::new(OperationFuture::on_path(Kind::Stat, flags.cast_unsigned(), path, paths.map(Paths::with_stat)))
 }
 
 /// Reads the metadata of an open file, as [`metadata`] does by path: also of a file that was removed. It can be added to
@@ -393,14 +310,14 @@ fn metadata_with(flags: i32, path: &Path, paths: Option<Box<Paths>>) -> GetMetad
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("data.bin");
 /// std::fs::write(&path, "content")?;
-/// let file = ringfile::File::open(&path)?;
+/// let file = ringfile::File::open_blocking(&path)?;
 /// std::fs::remove_file(&path)?;
 /// let metadata = ringfile::block_on(ringfile::fs::metadata_of(&file))?;
 /// assert_eq!((metadata.size, metadata.links), (7, 0));
 /// # Ok(())
 /// # }
 /// ```
-pub fn metadata_of(file: &File) -> GetMetadata {
+pub fn metadata_of(file: &File) -> Op<'static, Metadata> {
     let paths = Paths::of_file(Arc::clone(file.target()) as _);
     metadata_with(libc::AT_EMPTY_PATH, file.path().unwrap_or(Path::new("")), Some(paths))
 }
@@ -418,6 +335,6 @@ pub fn metadata_of(file: &File) -> GetMetadata {
 /// ```
 pub async fn sync_dir(path: impl AsRef<Path>) -> Result<()> {
     let mut options = OpenOptions::new();
-    let directory = open(path, options.read(true).custom_flags(libc::O_DIRECTORY)).await?;
+    let directory = options.read(true).custom_flags(libc::O_DIRECTORY).open(path).await?;
     directory.sync_all().await
 }

@@ -1,5 +1,6 @@
 //! Reads the entries of a directory.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -9,13 +10,12 @@ use std::vec::IntoIter;
 
 use futures_core::Stream;
 
-use super::change::on_path;
 use super::metadata::FileType;
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::file::io::OperationFuture;
-use crate::memory::{Found, Held, Left, Paths};
+use crate::file::op::OperationFuture;
+use crate::memory::{Found, IoMemory, Left, Paths};
 
 /// An entry of a directory: a name in it. See [`read_dir`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,15 +30,15 @@ pub struct DirEntry {
 
 /// The entries of a directory, as a stream: see [`read_dir`].
 ///
-/// `Send` and `Unpin`; polled in any executor. An error ends the stream. It is no [`Operation`](crate::Operation), so that
-/// batches and queues do not take it.
+/// `Send` and `Unpin`; polled in any executor. An error ends the stream. It is no [`Op`](crate::Op): batches and queues do
+/// not take it.
 #[must_use = "nothing is read until it is polled"]
 pub struct ReadDir {
-    path: File,
+    path: Cow<'static, File>,
     /// Entries that were read and not taken.
     read: IntoIter<io::Result<Found>>,
     /// The reading of those after them; `None` at the end.
-    reading: Option<OperationFuture<File>>,
+    reading: Option<OperationFuture<Cow<'static, File>>>,
 }
 
 /// Reads the entries of a directory without blocking the calling thread, in no particular order, without `.` and `..`.
@@ -70,7 +70,7 @@ pub struct ReadDir {
 /// ```
 pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     let path = path.as_ref();
-    let reading = on_path(Kind::ReadDir, 0, path, Paths::new(path));
+    let reading = OperationFuture::on_path(Kind::ReadDir, 0, path, Paths::new(path));
     ReadDir { path: reading.file.clone(), read: Vec::new().into_iter(), reading: Some(reading) }
 }
 
@@ -87,7 +87,9 @@ impl ReadDir {
                 return Poll::Ready(Some(next.map(entry).map_err(|error| self.failed(&error))));
             }
             let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
-            let read = ready!(reading.poll_left(context, |reading| reading.take_held().into_paths()));
+            let read = ready!(
+                reading.poll_product(context, |product| std::mem::take(&mut product.memory).into_paths())
+            );
             self.reading = None;
             match read {
                 Ok(paths) => self.take(paths),
@@ -103,7 +105,7 @@ impl ReadDir {
         self.read = read.into_iter();
         if is_more {
             let request = Request::of(Kind::ReadDir);
-            self.reading = Some(OperationFuture::new(self.path.clone(), request, Held::Paths(paths)));
+            self.reading = Some(OperationFuture::new(self.path.clone(), request, IoMemory::Paths(paths)));
         }
     }
 

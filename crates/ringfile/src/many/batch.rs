@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use super::done::Done;
+use super::done::Completion;
 use super::engine::{self, Engine, Source, ThreadEngine};
-use super::op::Op;
+use super::item::Item;
 use super::plan::{BatchPlan, List};
 use super::remote::RemoteResults;
 use crate::driver::{self, AfterUse};
 use crate::file::File;
-use crate::file::ask::{Asked, Operation};
+use crate::file::op::{Op, Output};
+use crate::file::record::Asked;
 use ringfile_buffer::internal::panics;
 
 const CANCELLED: &str = "the batch was cancelled";
@@ -20,22 +21,22 @@ const CANCELLED: &str = "the batch was cancelled";
 const IN_LOOP: &str = "Batch::run would block a ringfile thread: await the batch instead";
 const NO_RING: &str = "the thread is ending, and its ring is gone";
 
-const USUALLY_IN_FLIGHT: usize = 128;
+const DEFAULT_DEPTH: usize = 128;
 /// The maximum of operations in flight. More would not fill any device's queue better, and operations that wait in front of
 /// the device delay those of other programs.
-pub(crate) const MOST_IN_FLIGHT: usize = 4096;
+pub(crate) const MAX_DEPTH: usize = 4096;
 /// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
 
 /// A list of reads, writes, syncs and other operations on any files, carried out together.
 ///
-/// Operations start in the order they were added, as many at once as [`in_flight`](Self::in_flight) allows, and end in
+/// Operations start in the order they were added, as many at once as [`depth`](Self::depth) allows, and end in
 /// any order, except where a [`barrier`](Self::barrier) is between them. [`run`](Self::run) blocks the calling thread
 /// and uses that thread's own ring. Awaiting the batch works in any executor and suspends only the awaiting task; on a
-/// thread without a ring, the I/O threads carry out the operations ([`set_io_threads`](crate::set_io_threads)). Each
+/// thread without a ring, the I/O threads carry out the operations ([`set_io_threads`](crate::runtime::set_io_threads)). Each
 /// file's [`Route`](crate::Route) applies in both cases.
 ///
-/// Adding an operation moves its buffer in and does no I/O. About 180 bytes are kept for each operation until the
+/// Adding an operation moves its buffer in and does no I/O. About 230 bytes are kept for each operation until the
 /// results are taken. `run` allocates a few hundred bytes, and nothing per operation.
 ///
 /// ```
@@ -44,7 +45,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// # let path = folder.path().join("data.bin");
 /// # std::fs::write(&path, vec![7; 1 << 20])?;
 /// use ringfile::{Batch, File, Pool};
-/// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
+/// let (pool, file) = (Pool::new(1 << 20), File::open_blocking(&path)?);
 /// let mut batch = Batch::new();
 /// for page in [3, 1, 8] {
 ///     batch.add(file.read_at(pool.get(4096)?, page * 4096));
@@ -63,7 +64,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("data.bin");
 /// # std::fs::write(&path, b"content").unwrap();
-/// let file = ringfile::File::open(&path).unwrap();
+/// let file = ringfile::File::open_blocking(&path).unwrap();
 /// futures::executor::block_on(async {
 ///     let mut batch = ringfile::Batch::new();
 ///     batch.add(file.read_at(Vec::with_capacity(100), 0));
@@ -76,7 +77,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 ///
 /// ```compile_fail,E0382
 /// # let pool = ringfile::Pool::new(1 << 20);
-/// # let file = ringfile::File::open("/etc/hostname").unwrap();
+/// # let file = ringfile::File::open_blocking("/etc/hostname").unwrap();
 /// let mut batch = ringfile::Batch::new();
 /// let buffer = pool.get(4096).unwrap();
 /// batch.add(file.read_at(buffer, 0));
@@ -112,7 +113,7 @@ impl Batch {
         Self(List {
             ops: Vec::with_capacity(operations),
             results: Vec::with_capacity(operations),
-            most: USUALLY_IN_FLIGHT,
+            most: DEFAULT_DEPTH,
             ..List::default()
         })
     }
@@ -127,20 +128,20 @@ impl Batch {
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
-    /// use ringfile::{Batch, OpenOptions, fs};
+    /// use ringfile::{Batch, File, OpenOptions, fs};
     /// let mut batch = Batch::new();
     /// for name in ["a", "b"] {
-    ///     batch.add(fs::open(folder.path().join(name), OpenOptions::new().write(true).create(true)));
+    ///     batch.add(OpenOptions::new().write(true).create(true).open(folder.path().join(name)));
     /// }
     /// for done in batch.run() {
-    ///     assert_eq!(done.into_file()?.size()?, 0);
+    ///     assert_eq!(done.take::<File>()?.size()?, 0);
     /// }
     /// # Ok(())
     /// # }
     /// ```
     #[inline(always)]
-    pub fn add(&mut self, operation: impl Operation) -> usize {
-        operation.ask(|file, asked| self.add_asked(file, asked))
+    pub fn add(&mut self, op: Op<'_, impl Output>) -> usize {
+        op.ask(|file, asked| self.add_asked(file, asked))
     }
 
     #[inline]
@@ -150,7 +151,7 @@ impl Batch {
         let wanted = self.0.ops.len() + 1;
         if has_room && self.0.ops.try_reserve(1).is_ok() && self.0.results.try_reserve(wanted).is_ok() {
             let number = self.0.files.enter(file);
-            self.0.ops.push(Op::NOTHING);
+            self.0.ops.push(Item::NOTHING);
             if let Some(op) = self.0.ops.last_mut() {
                 op.ask(number, asked);
             }
@@ -167,7 +168,7 @@ impl Batch {
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("log");
-    /// let file = ringfile::File::create(&path)?;
+    /// let file = ringfile::File::create_blocking(&path)?;
     /// let mut batch = ringfile::Batch::new();
     /// batch.add(file.write_at(b"first".to_vec(), 0));
     /// batch.add(file.write_at(b"second".to_vec(), 5));
@@ -184,8 +185,8 @@ impl Batch {
 
     /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
     /// share the I/O threads and the device in proportion to this number.
-    pub fn in_flight(mut self, most: usize) -> Self {
-        self.0.most = most.clamp(1, MOST_IN_FLIGHT);
+    pub fn depth(mut self, operations: usize) -> Self {
+        self.0.most = operations.clamp(1, MAX_DEPTH);
         self
     }
 
@@ -199,7 +200,7 @@ impl Batch {
     /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
     /// by default: it pays where an operation costs more than reading the gap.
     ///
-    /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
+    /// Only reads into pooled buffers between the same two barriers are merged. Results
     /// are the same as without merging: if the merged read fails, its parts are read one by one.
     pub fn merge_reads(mut self, gap: usize) -> Self {
         self.0.merge = Some(gap);
@@ -225,7 +226,7 @@ impl Batch {
     /// `WouldBlock`, since other tasks would have to wait: await the batch there. In other executors this blocks the
     /// thread.
     #[must_use = "each operation has a result of its own"]
-    pub fn run(self) -> Vec<Done> {
+    pub fn run(self) -> Vec<Completion> {
         let mut plan = BatchPlan::new(self.0);
         if crate::runtime::is_in_loop() {
             plan.end_all(|op, files| op.refuse_to_wait(files, IN_LOOP));
@@ -247,15 +248,12 @@ impl Batch {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch")
-            .field("len", &self.len())
-            .field("in_flight", &self.0.most)
-            .finish_non_exhaustive()
+        f.debug_struct("Batch").field("len", &self.len()).field("depth", &self.0.most).finish_non_exhaustive()
     }
 }
 
 impl IntoFuture for Batch {
-    type Output = Vec<Done>;
+    type Output = Vec<Completion>;
     type IntoFuture = BatchRun;
 
     fn into_future(self) -> BatchRun {
@@ -299,9 +297,9 @@ impl BatchRun {
 }
 
 impl Future for BatchRun {
-    type Output = Vec<Done>;
+    type Output = Vec<Completion>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Done>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Completion>> {
         let this = &mut *self;
         // Polling a future after it was ready has no defined meaning; this one does nothing.
         let Some((plan, engine)) = this.running() else { return Poll::Pending };
@@ -356,7 +354,7 @@ impl Abandoned {
     }
 
     /// Returns the results of operations that had ended, and errors for the others, which give this reason.
-    pub(super) fn into_results(mut self, why: &'static str) -> Vec<Done> {
+    pub(super) fn into_results(mut self, why: &'static str) -> Vec<Completion> {
         self.plan.end_all(|op, _| op.cancel(why));
         self.plan.into_results()
     }

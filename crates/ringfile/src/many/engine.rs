@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::done::Token;
 use super::files::Files;
-use super::op::{At, Op};
-use super::remote::RemoteResults;
+use super::item::{At, Item};
+use super::remote::{Message, RemoteResults};
 use crate::driver::{
-    self, AfterUse, Bed, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace,
-    LocalHandler, RingGuard, Shared, Started, SubmitHint, Targets, ThreadRing,
+    self, AfterUse, CompletionSignals, Deferred, Finished, Handler, HandlerOf, InPlace, LocalHandler,
+    OpResult, RingGuard, Shared, Started, SubmitHint, Targets, ThreadRing,
 };
 use crate::error::Error;
-use crate::memory::Held;
+use crate::memory::IoMemory;
 use ringfile_buffer::internal::fork;
 
 /// The end of an operation that was not carried out, or whose result arrives in the process that forked this one.
-pub(super) const CANCELLED: Ended = Ended { done: 0, errno: libc::ECANCELED };
+pub(super) const CANCELLED: OpResult = OpResult { done: 0, errno: libc::ECANCELED };
 
 /// The source of operations, and the receiver of their results.
 pub(super) trait Source {
@@ -29,7 +30,7 @@ pub(super) trait Source {
     fn next(&mut self, in_flight: usize) -> Option<u32>;
 
     /// Returns an operation from [`next`](Self::next), and the files.
-    fn op(&mut self, index: u32) -> (&mut Op, &Files);
+    fn op(&mut self, index: u32) -> (&mut Item, &Files);
 
     /// Takes a result.
     fn end(&mut self, index: u32, finished: &mut Finished);
@@ -53,8 +54,13 @@ pub(super) trait Source {
     #[cold]
     fn end_unstarted(&mut self, index: u32) {
         let (op, files) = self.op(index);
-        let held = std::mem::take(op.begun(files).2);
-        self.end(index, &mut Finished { held, ended: CANCELLED });
+        let memory = std::mem::take(op.begun(files).2);
+        self.end(index, &mut Finished { memory, ended: CANCELLED });
+    }
+
+    /// Marks the operation of a token as cancelled, and returns it; `None` if it has ended, or the source has no tokens.
+    fn mark_cancelled(&mut self, _: Token) -> Option<u32> {
+        None
     }
 
     /// Returns the operations that were started and have not ended.
@@ -70,10 +76,13 @@ pub(super) struct Engine {
     /// The number of operations that other threads have; `on_ring` is that of operations on a ring.
     elsewhere: usize,
     on_ring: usize,
+    /// Whether the thread must submit again: the kernel has refused operations, or is to be asked to cancel some. Nothing
+    /// announces that.
+    pub(super) must_submit: bool,
     /// The drivers that have, or had, operations of an awaited batch.
     drivers: Vec<u64>,
-    /// Room for results from other threads; empty between calls.
-    fetched: Vec<(u32, Finished)>,
+    /// Room for messages from other threads; empty between calls.
+    fetched: Vec<Message>,
     process: fork::Mark,
 }
 
@@ -89,7 +98,8 @@ impl Engine {
         let handler = Arc::clone(&remote) as Arc<dyn Handler>;
         let (drivers, fetched) = (Vec::new(), Vec::new());
         let process = fork::Mark::current();
-        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers, fetched, process }
+        let (local, must_submit) = (None, false);
+        Self { remote, handler, local, elsewhere: 0, on_ring: 0, must_submit, drivers, fetched, process }
     }
 
     /// Returns whether this is a forked child, and the operations in flight belong to its parent.
@@ -125,7 +135,12 @@ impl Engine {
     fn fetch(&mut self, source: &mut impl Source) {
         let mut fetched = std::mem::take(&mut self.fetched);
         self.remote.mailbox.fetch(&mut fetched);
-        fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
+        for message in fetched.drain(..) {
+            match message {
+                Message::Ended(index, mut finished) => self.end(source, index, &mut finished),
+                Message::Cancel(token) => self.cancel_for_another(source, token),
+            }
+        }
         self.fetched = fetched;
     }
 
@@ -151,8 +166,8 @@ impl Engine {
         while let Some(index) = source.next(*on_ring + *elsewhere) {
             receiver.index = index;
             let (op, files) = source.op(index);
-            let (target, request, held) = op.begun(files);
-            match driver::start(target, request, held, &receiver, hint) {
+            let (target, request, memory) = op.begun(files);
+            match driver::start(target, request, memory, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
                     source.op(index).0.set_at(At::Ring(place));
                     *on_ring += 1;
@@ -161,8 +176,8 @@ impl Engine {
                     }
                 }
                 Ok(Started::Done(ended)) => {
-                    let held = std::mem::take(held);
-                    source.end(index, &mut Finished { held, ended });
+                    let memory = std::mem::take(memory);
+                    source.end(index, &mut Finished { memory, ended });
                 }
                 Ok(Started::Elsewhere(driver)) => {
                     source.op(index).0.set_at(At::Elsewhere);
@@ -219,6 +234,17 @@ impl Engine {
         driver::cancel_on_rings(&self.handler, &self.drivers);
     }
 
+    /// Cancels an operation of a queue for another thread.
+    #[cold]
+    fn cancel_for_another(&mut self, source: &mut impl Source, token: Token) {
+        if !self.is_inherited()
+            && let Some(index) = source.mark_cancelled(token)
+        {
+            self.cancel(source, &[index]);
+            self.must_submit = true;
+        }
+    }
+
     /// Cancels operations; each still gives its result.
     fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
         let mut are_elsewhere = false;
@@ -244,15 +270,20 @@ pub(super) struct ThreadEngine {
     pub(super) engine: Engine,
     deferred: Deferred,
     ring: ThreadRing,
-    /// Whether the kernel has refused operations. Nothing announces when to submit them again.
-    pub(super) is_refused: bool,
+    /// Whether this is a queue of one thread, which other threads may order to cancel operations.
+    takes_orders: bool,
 }
 
 impl ThreadEngine {
     /// Creates an engine. `then` says what becomes of the driver afterwards.
     pub(super) fn new(then: AfterUse) -> Self {
         let ring = ThreadRing::new(then);
-        Self { engine: Engine::new(true), deferred: Deferred::default(), ring, is_refused: false }
+        Self {
+            engine: Engine::new(true),
+            deferred: Deferred::default(),
+            ring,
+            takes_orders: then == AfterUse::Leave,
+        }
     }
 
     /// Returns whether this is a forked child, and the open operations, or the driver, belong to the parent. If nothing
@@ -274,15 +305,16 @@ impl ThreadEngine {
             self.engine.take_in(source);
             return true;
         };
-        let Self { engine, deferred, is_refused, .. } = self;
-        *is_refused = false;
+        let Self { engine, deferred, takes_orders, .. } = self;
         let went_on = if guard.is_in_loop() {
             // The loop submits and collects, and delivers the results to `remote`.
-            engine.go_on(source)
+            let went_on = engine.go_on(source);
+            engine.must_submit = false;
+            went_on
         } else {
-            engine.know(deferred);
+            engine.know(deferred, takes_orders.then_some(&guard));
             engine.advance(source, deferred, false);
-            *is_refused = engine.submit_all(&guard, source, deferred);
+            engine.must_submit = engine.submit_all(&guard, source, deferred);
             true
         };
         if inherited {
@@ -305,8 +337,8 @@ impl ThreadEngine {
         let Some(guard) = self.ring.guard() else {
             return self.engine.wait_for_others(source, deadline, wanted);
         };
-        let Self { engine, deferred, is_refused, .. } = self;
-        engine.know(deferred);
+        let Self { engine, deferred, takes_orders, .. } = self;
+        engine.know(deferred, takes_orders.then_some(&guard));
         guard.wait(deferred, deadline, |deferred| {
             loop {
                 engine.advance(source, deferred, deadline.is_none());
@@ -327,8 +359,8 @@ impl ThreadEngine {
                 }
             }
         });
-        // Done even if there was nothing to wait for, or no time.
-        *is_refused = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
+        // Completion even if there was nothing to wait for, or no time.
+        engine.must_submit = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
     }
 
     /// Carries out the reads that go to this thread's ring, into buffers that stay with their caller, and waits for
@@ -353,15 +385,11 @@ impl ThreadEngine {
         self.engine.elsewhere > 0
     }
 
-    /// Returns where to wait for operations in flight without this engine; `None` if there is something to do first. Called
-    /// in a visit of the engine's driver, after a turn.
-    pub(super) fn make_bed(&mut self) -> Option<Bed> {
-        let guard = self.ring.guard()?;
-        let remote = &self.engine.remote;
-        if self.engine.elsewhere > 0 && !remote.mailbox.wake(&guard.waker(), 1) {
-            return None;
-        }
-        driver::make_bed()
+    /// Makes the ends of operations in flight elsewhere wake the thread, which has the engine's driver. Returns false if
+    /// there is something to do first.
+    pub(super) fn listen(&mut self) -> bool {
+        let Some(guard) = self.ring.guard() else { return false };
+        self.engine.elsewhere == 0 || self.engine.remote.mailbox.wake(&guard.waker(), 1)
     }
 
     /// Returns the descriptors that are readable while this thread's ring, or AIO, may have completions.
@@ -383,13 +411,13 @@ impl ThreadEngine {
             return;
         }
         let Some(guard) = self.ring.guard() else { return };
-        let Self { engine, deferred, is_refused, .. } = self;
+        let Self { engine, deferred, .. } = self;
         // The kernel is asked now: the program may wait for the descriptor next.
         while !guard.is_in_loop() && guard.must_turn_again() {
             guard.look(deferred);
             engine.collect(source, deferred);
             if guard.is_refused() {
-                *is_refused = guard.must_turn_again();
+                engine.must_submit = guard.must_turn_again();
                 return;
             }
         }
@@ -397,12 +425,15 @@ impl ThreadEngine {
 }
 
 impl Engine {
-    /// Adds the handler to this thread's driver. In turns of this engine, its results stay in `deferred`.
+    /// Adds the handler to this thread's driver, whose thread is told of orders if `orders_to` is some. In turns of this engine, its results stay in `deferred`.
     #[inline]
-    fn know(&mut self, deferred: &mut Deferred) {
+    fn know(&mut self, deferred: &mut Deferred, orders_to: Option<&RingGuard<'_>>) {
         if self.local.is_none() {
             self.local = driver::add_local(Arc::clone(&self.handler));
             deferred.own = self.local;
+            if let Some(guard) = orders_to {
+                self.remote.set_thread(guard.thread());
+            }
         }
     }
 
@@ -476,7 +507,7 @@ impl Engine {
         self.take_in_inherited(source);
         let in_flight: Vec<u32> = source.in_flight().collect();
         for index in in_flight {
-            self.end(source, index, &mut Finished { held: Held::None, ended: CANCELLED });
+            self.end(source, index, &mut Finished { memory: IoMemory::None, ended: CANCELLED });
         }
     }
 }
@@ -499,16 +530,15 @@ mod tests {
 
     use super::super::entries::Entries;
     use super::*;
-    use crate::file::ask::Ask;
     use crate::{Batch, OpenOptions, Route};
 
     #[test]
     fn a_result_that_arrives_while_others_are_started_is_not_waited_for() {
         let (ends, end) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let is_forced = std::env::var_os("RINGFILE_BACKEND").is_some();
+            let is_forced = std::env::var_os("RINGFILE_DISABLE").is_some();
             let route = if is_forced { Route::Workers } else { Route::Ring };
-            let file = OpenOptions::new().read(true).route(route).open("/proc/self/exe").unwrap();
+            let file = OpenOptions::new().read(true).route(route).open_blocking("/proc/self/exe").unwrap();
             let mut engine = ThreadEngine::new(AfterUse::Leave);
             let mut entries = Entries::with_capacity(1);
             file.read_at(vec![0_u8; 16], 0).ask(|file, asked| entries.add(file, asked, 0));

@@ -7,56 +7,20 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::done::Done;
+use super::done::{Completion, Token};
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{At, Op};
-use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
+use super::item::{At, Item};
+use crate::driver::{Finished, InPlace, OpResult, ReadInPlace};
 use crate::error::Error;
 use crate::file::File;
-use crate::file::ask::Asked;
+use crate::file::record::Asked;
 
 const CANCELLED: &str = "it was cancelled";
+const KEPT: &str = "an operation is kept until its result was taken";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
 /// were not taken.
 const TAKEN_BY_TOKEN: usize = 64;
-
-/// Names one operation of a [`Queue`](super::Queue), until its result was taken.
-///
-/// ```
-/// # let file = ringfile::File::open("/proc/self/exe").unwrap();
-/// let mut queue = ringfile::Queue::new();
-/// let token = queue.add(file.read_at(Vec::with_capacity(4), 0), 0);
-/// assert_eq!(ringfile::Token::from_u64(token.to_u64()), token);
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Token(u64);
-
-impl Token {
-    fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(index))
-    }
-
-    /// Returns the token as a number, never 0, to pass it through another language.
-    #[must_use]
-    pub fn to_u64(self) -> u64 {
-        self.0
-    }
-
-    /// Returns the token of a number. If it names no operation, using it is an error.
-    #[must_use]
-    pub fn from_u64(number: u64) -> Self {
-        Self(number)
-    }
-
-    pub(super) fn index(self) -> u32 {
-        self.0 as u32
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
 
 /// Returns the first generation of a queue, chosen so that those of another queue are unlikely to be the same.
 fn first_generation() -> u32 {
@@ -89,7 +53,7 @@ pub(super) struct Entries {
 #[derive(Default)]
 struct Entry {
     generation: u32,
-    op: Option<Op>,
+    op: Option<Item>,
     cancelled: bool,
     user_data: u64,
 }
@@ -121,7 +85,7 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::NOTHING).ask(number, asked);
+        entry.op.insert(Item::NOTHING).ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -170,7 +134,7 @@ impl Entries {
     }
 
     /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
-    pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
+    fn cancel(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
         let is_open = entry.is_open();
         entry.cancelled |= is_open;
@@ -179,12 +143,12 @@ impl Entries {
 
     /// Marks all open operations as cancelled, and returns them.
     pub(super) fn mark_all_cancelled(&mut self) -> Vec<u32> {
-        (0..self.list.len() as u32).filter(|&index| self.mark_cancelled(index)).collect()
+        (0..self.list.len() as u32).filter(|&index| self.cancel(index)).collect()
     }
 
     /// Returns the first ended operation that was not taken. The caller takes it.
     #[inline]
-    pub(super) fn next_ended(&mut self) -> Option<Token> {
+    fn next_ended(&mut self) -> Option<Token> {
         while let Some(token) = self.ended.pop_front() {
             if self.find(token).is_some() {
                 return Some(token);
@@ -193,13 +157,40 @@ impl Entries {
         None
     }
 
-    /// Takes the result of an ended operation.
+    /// Takes the result of an operation, if it has ended.
+    pub(super) fn take(&mut self, token: Token) -> Option<Completion> {
+        let index = self.find(token)?;
+        let is_open = self.list[index as usize].is_open();
+        (!is_open).then(|| {
+            self.take_ended(token, |op, files, user_data| Completion { token, user_data, ..op.give(files) })
+        })
+    }
+
+    /// Takes the result of the operation that ended first.
+    pub(super) fn take_first(&mut self) -> Option<Completion> {
+        let first = self.next_ended()?;
+        self.take(first)
+    }
+
+    /// Appends the results of the operations that ended first to a list: as many as were not taken, and at most so many.
     #[inline(always)]
-    pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
+    pub(super) fn take_first_to(&mut self, at_most: usize, list: &mut Vec<Completion>) {
+        let some = self.done.min(at_most);
+        list.reserve(some);
+        for _ in 0..some {
+            let Some(token) = self.next_ended() else { return };
+            self.take_ended(token, |op, files, user_data| op.give_to(list, files, token, user_data));
+        }
+    }
+
+    /// Takes the result of an ended operation, whose token the caller has found, by `give`.
+    #[inline(always)]
+    fn take_ended<R>(&mut self, token: Token, give: impl FnOnce(&mut Item, &Files, u64) -> R) -> R {
+        let index = token.index();
         let entry = &mut self.list[index as usize];
-        let op = entry.op.as_mut().filter(|op| op.is_over())?;
-        let (number, user_data) = (op.file, entry.user_data);
-        let done = op.give(&self.files);
+        let Some(op) = &mut entry.op else { unreachable!("{KEPT}") };
+        let number = op.file;
+        let given = give(op, &self.files, entry.user_data);
         // The value is empty now; dropping it would call drop code out of line.
         std::mem::forget(entry.op.take());
         self.done -= 1;
@@ -211,7 +202,7 @@ impl Entries {
         }
         self.free.push(index);
         self.files.leave(number);
-        Some((user_data, done))
+        given
     }
 }
 
@@ -233,7 +224,7 @@ impl InPlace for WaitingReads<'_> {
     }
 
     #[inline]
-    fn end(&mut self, at: usize, ended: Ended) {
+    fn end(&mut self, at: usize, ended: OpResult) {
         if let Some(op) = &mut self.list[self.to_start[at] as usize].op {
             op.end_in_place(ended);
         }
@@ -253,7 +244,7 @@ impl Entries {
         let is_adaptive = file.has_adaptive_reads();
         let can_stay = |&index: &u32| {
             let entry = &mut self.list[index as usize];
-            let fits = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
+            let fits = |op: &mut Item| op.file == number && op.can_stay_in_place(file, is_adaptive);
             !entry.cancelled && entry.op.as_mut().is_some_and(fits)
         };
         if !self.to_start.iter().all(can_stay) {
@@ -266,7 +257,7 @@ impl Entries {
         let read = catch_unwind(all);
         for _ in 0..self.to_start.len() {
             let Some(index) = self.to_start.pop_front() else { break };
-            if self.list[index as usize].op.as_ref().is_some_and(Op::is_over) {
+            if self.list[index as usize].op.as_ref().is_some_and(Item::is_over) {
                 self.is_over(index);
             } else {
                 self.to_start.push_back(index);
@@ -313,10 +304,10 @@ impl Source for Entries {
     /// # Panics
     /// If it was taken.
     #[inline]
-    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
+    fn op(&mut self, index: u32) -> (&mut Item, &Files) {
         match &mut self.list[index as usize].op {
             Some(op) => (op, &self.files),
-            None => unreachable!("an operation is kept until its result was taken"),
+            None => unreachable!("{KEPT}"),
         }
     }
 
@@ -363,6 +354,10 @@ impl Source for Entries {
     #[inline]
     fn open(&self) -> usize {
         self.open
+    }
+
+    fn mark_cancelled(&mut self, token: Token) -> Option<u32> {
+        self.find(token).filter(|&index| self.cancel(index))
     }
 
     fn in_flight(&self) -> impl Iterator<Item = u32> {

@@ -49,6 +49,11 @@ impl Files {
         }
     }
 
+    /// Returns whether some are paths, and no open files.
+    pub(super) fn have_paths(&self) -> bool {
+        self.0.iter().flatten().any(|entry| !entry.file.target().has_fd())
+    }
+
     /// Returns the file with a number from [`enter`](Self::enter) that [`leave`](Self::leave) has not taken back.
     ///
     /// # Panics

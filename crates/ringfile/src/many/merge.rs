@@ -7,39 +7,39 @@
 use std::ops::Range;
 
 use super::files::Files;
-use super::op::{At, NONE, Op, Stage};
+use super::item::{At, Item, NONE, Stage};
 use super::plan::{BatchPlan, List};
-use crate::driver::{Ended, FileKind, Finished, Kind, Request};
+use crate::driver::{FileKind, Finished, Kind, OpResult, Request};
 use crate::file::adaptive::{Descriptor, Way};
 use crate::file::check;
 use crate::file::unaligned::ReadInPieces;
-use crate::memory::{Held, reserve};
+use crate::memory::{IoMemory, reserve};
 
 /// The limits of a group, in bytes and in reads. Longer groups gain nothing, and the device cannot overlap them.
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_READS: usize = 128;
 
 /// Returns where a read ends. Other operations may have any offset.
-fn end_of(op: &Op) -> u64 {
+fn end_of(op: &Item) -> u64 {
     op.record.request.offset.wrapping_add(op.record.request.want as u64)
 }
 
 /// Returns whether a read may be part of a group. All others are carried out separately.
-fn may_merge(op: &Op, files: &Files) -> bool {
+fn may_merge(op: &Item, files: &Files) -> bool {
     let file = files.get(op.file);
     op.record.request.kind == Kind::Read
         && op.record.request.want > 0
-        && matches!(op.record.held, Held::Pooled(_))
+        && matches!(&op.record.memory, IoMemory::Pooled(buffer) if buffer.capacity() == op.record.request.want)
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
         && file.target().ring.announces()
         // An adaptive file may use either descriptor.
-        && matches!(check::fits(file.target(), &op.record.request, &op.record.held), Ok(true))
-        && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.held), Ok(true))
+        && matches!(check::fits(file.target(), &op.record.request, &op.record.memory), Ok(true))
+        && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.memory), Ok(true))
 }
 
 /// Visits the members of a group in the order of their offsets, each with its index and the length of the gap before
 /// it. Returns how many there are. `look` may take any of them out of the group.
-fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32, usize)) -> usize {
+fn for_each(ops: &mut [Item], first: u32, mut look: impl FnMut(&mut Item, u32, usize)) -> usize {
     let (mut index, mut count, mut end) = (first, 0, ops[first as usize].record.request.offset);
     while index != NONE {
         let op = &mut ops[index as usize];
@@ -100,7 +100,7 @@ impl BatchPlan {
             if gap > 0 {
                 parts.extend(scratch.next());
             }
-            if let Held::Pooled(buffer) = std::mem::take(&mut op.record.held) {
+            if let IoMemory::Pooled(buffer) = std::mem::take(&mut op.record.memory) {
                 parts.push(buffer);
             }
             want += gap + op.record.request.want;
@@ -108,11 +108,11 @@ impl BatchPlan {
         let leader = &mut ops[first as usize];
         leader.stage = Stage::Begun(At::Nowhere);
         let request = Request { kind: Kind::ReadVectored, want, ..leader.record.request };
-        let (file, held) = (files.get(leader.file), Held::Buffers(parts));
-        if let Way::By(descriptor) = file.choose(&request, &held, false) {
+        let (file, memory) = (files.get(leader.file), IoMemory::Buffers(parts));
+        if let Way::By(descriptor) = file.choose(&request, &memory, false) {
             leader.record.descriptor = descriptor;
         }
-        leader.record.go_by(request, held, ReadInPieces::default());
+        leader.record.go_by(request, memory, ReadInPieces::default());
         true
     }
 
@@ -126,33 +126,33 @@ impl BatchPlan {
     }
 
     /// Gives the reads of a group their buffers back. They begin again, one by one.
-    pub(super) fn split_group(&mut self, first: u32, held: Held) {
-        self.give_parts(first, held);
+    pub(super) fn split_group(&mut self, first: u32, memory: IoMemory) {
+        self.give_parts(first, memory);
         self.take_apart(first);
     }
 
     /// Gives the reads of a group their buffers back, and drops those of the gaps.
-    fn give_parts(&mut self, first: u32, held: Held) {
-        let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
+    fn give_parts(&mut self, first: u32, memory: IoMemory) {
+        let parts = if let IoMemory::Buffers(parts) = memory { parts } else { Vec::new() };
         let mut parts = parts.into_iter();
         self.batch.ops[first as usize].record.go_itself();
         for_each(&mut self.batch.ops, first, |op, _, gap| {
             if gap > 0 {
                 drop(parts.next());
             }
-            op.record.held = parts.next().map_or(Held::None, Held::Pooled);
+            op.record.memory = parts.next().map_or(IoMemory::None, IoMemory::Pooled);
         });
     }
 
     /// Distributes the result to the reads of a group. Returns how many have ended, and whether any of them has failed.
     /// After an error they are done one by one instead.
     pub(super) fn end_group(&mut self, first: u32, finished: Finished) -> (usize, bool) {
-        let Finished { held, ended: Ended { mut done, errno } } = finished;
+        let Finished { memory, ended: OpResult { mut done, errno } } = finished;
         if errno != 0 {
-            self.split_group(first, held);
+            self.split_group(first, memory);
             return (0, false);
         }
-        self.give_parts(first, held);
+        self.give_parts(first, memory);
         let mut any_failed = false;
         let ended = for_each(&mut self.batch.ops, first, |op, _, gap| {
             op.next = NONE;
@@ -160,7 +160,7 @@ impl BatchPlan {
             done = done.saturating_sub(gap);
             let read = done.min(op.record.request.want);
             done -= read;
-            op.end_with(Ended { done: read, errno: 0 });
+            op.end_with(OpResult { done: read, errno: 0 });
             any_failed |= op.has_failed();
         });
         (ended, any_failed)

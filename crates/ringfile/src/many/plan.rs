@@ -3,11 +3,11 @@
 //! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun or ended, and is counted in
 //! exactly one of these states.
 
-use super::done::Done;
+use super::done::{Completion, Token};
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{At, NONE, Op, Stage};
-use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
+use super::item::{At, Item, NONE, Stage};
+use crate::driver::{Finished, InPlace, OpResult, ReadInPlace};
 use crate::error::Error;
 use crate::file::File;
 
@@ -17,10 +17,10 @@ const BARRIER: &str = "an operation before the barrier failed";
 /// What a batch was asked to do.
 #[derive(Default)]
 pub(super) struct List {
-    pub ops: Vec<Op>,
+    pub ops: Vec<Item>,
     pub files: Files,
     /// Empty, with room reserved for the results, so that no result is lost for lack of memory.
-    pub results: Vec<Done>,
+    pub results: Vec<Completion>,
     /// The number of further operations, for which there was no memory.
     pub refused: usize,
     pub barriers: Vec<u32>,
@@ -89,7 +89,7 @@ impl BatchPlan {
 
     /// Ends the remaining operations, which cannot be carried out, with `end`.
     #[cold]
-    pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
+    pub(super) fn end_all(&mut self, end: impl Fn(&mut Item, &Files)) {
         if let Some(index) = self.given_back.take() {
             self.end_unstarted(index);
         }
@@ -98,12 +98,13 @@ impl BatchPlan {
     }
 
     /// Returns the results of a finished plan.
-    pub(super) fn into_results(self) -> Vec<Done> {
+    pub(super) fn into_results(self) -> Vec<Completion> {
         let List { mut ops, files, mut results, refused, .. } = self.batch;
-        results.extend(ops.iter_mut().map(|op| op.give(&files)));
+        ops.iter_mut().for_each(|op| op.give_to(&mut results, &files, Token::NONE, 0));
         // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);
-        results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
+        let refuse = |_| Completion { result: Err(Error::no_memory()), ..Completion::NOTHING };
+        results.extend((0..refused).map(refuse));
         results
     }
 
@@ -153,7 +154,7 @@ impl BatchPlan {
                 begun
             }
             // It was begun or has ended with its group, or is listed twice in `again`.
-            Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
+            Stage::Merged | Stage::Begun(_) | Stage::Done(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
                 false
             }
         }
@@ -188,11 +189,11 @@ impl BatchPlan {
 /// Returns whether all are reads of this file that can be carried out in place.
 // Not inlined: a long function would read the address of the list again for each field.
 #[inline(never)]
-fn can_stay_in_place(ops: &mut [Op], number: u32, file: &File, is_adaptive: bool) -> bool {
+fn can_stay_in_place(ops: &mut [Item], number: u32, file: &File, is_adaptive: bool) -> bool {
     ops.iter_mut().all(|op| op.file == number && op.can_stay_in_place(file, is_adaptive))
 }
 
-impl InPlace for [Op] {
+impl InPlace for [Item] {
     #[inline]
     fn count(&self) -> usize {
         self.len()
@@ -204,7 +205,7 @@ impl InPlace for [Op] {
     }
 
     #[inline]
-    fn end(&mut self, at: usize, ended: Ended) {
+    fn end(&mut self, at: usize, ended: OpResult) {
         self[at].end_in_place(ended);
     }
 }
@@ -228,7 +229,7 @@ impl Source for BatchPlan {
     }
 
     #[inline]
-    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
+    fn op(&mut self, index: u32) -> (&mut Item, &Files) {
         (&mut self.batch.ops[index as usize], &self.batch.files)
     }
 
@@ -249,8 +250,8 @@ impl Source for BatchPlan {
     fn refuse(&mut self, index: u32, error: Error) {
         if self.batch.ops[index as usize].next != NONE {
             // Each read of the group is started by itself, and gets its own error.
-            let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
-            self.split_group(index, held);
+            let memory = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
+            self.split_group(index, memory);
         } else {
             self.batch.ops[index as usize].refuse_with(error, &self.batch.files);
             self.count(index);

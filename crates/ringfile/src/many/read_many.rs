@@ -9,15 +9,14 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::done::Done;
+use super::done::{Completion, Token};
 use super::engine::Source;
-use super::entries::Token;
 use super::queue::Queue;
-use crate::driver::{Ended, InPlace, Kind, ReadInPlace, Request, Target};
+use crate::driver::{InPlace, Kind, OpResult, ReadInPlace, Request, Target};
 use crate::error::{Error, Result};
 use crate::file::adaptive::{Descriptor, Way};
 use crate::file::{File, check};
-use crate::memory::{AnyBuffer, Buffer, Held, Lending, ReadMemory, RequestMemory, WriteMemory};
+use crate::memory::{AnyBuffer, Buffer, IoMemory, Lending, ReadMemory, RequestMemory, WriteMemory};
 
 /// The maximum number of operations in flight that do not stay in place.
 const AT_ONCE: usize = 256;
@@ -57,7 +56,7 @@ enum RequestStage {
     Open(Token),
     /// It has failed in place, with this errno; its error is not made yet.
     Failed(Descriptor, i32),
-    Over,
+    Done,
 }
 
 /// The way of a request for which none was chosen.
@@ -74,9 +73,9 @@ impl<M: ReadMemory> ReadRequest<M> {
     fn explain(&mut self, file: &File) {
         if let RequestStage::Failed(descriptor, errno) = self.stage {
             let request = self.request();
-            let ended = Ended { done: 0, errno };
-            self.result = Err(check::failure(file.target_of(descriptor), &request, &Held::None, ended));
-            self.stage = RequestStage::Over;
+            let ended = OpResult { done: 0, errno };
+            self.result = Err(check::failure(file.target_of(descriptor), &request, &IoMemory::None, ended));
+            self.stage = RequestStage::Done;
         }
     }
 
@@ -89,7 +88,7 @@ impl<M: ReadMemory> ReadRequest<M> {
     fn choose(&mut self, file: &File, is_adaptive: bool) {
         let mut way = NOT_CHOSEN;
         if is_adaptive && self.fits_in_place(file.target()) {
-            way = file.choose(&self.request(), &Held::None, false);
+            way = file.choose(&self.request(), &IoMemory::None, false);
         }
         self.stage = match way {
             Way::By(descriptor) if self.fits_in_place(file.target_of(descriptor)) => {
@@ -178,49 +177,40 @@ impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
     }
 
     #[inline]
-    fn end(&mut self, at: usize, ended: Ended) {
+    fn end(&mut self, at: usize, ended: OpResult) {
         let request = &mut self[at];
         let RequestStage::InPlace(descriptor) = request.stage else { return };
         request.buffer.set_len(ended.done);
         (request.result, request.stage) = match ended.errno {
-            0 => (Ok(ended.done), RequestStage::Over),
+            0 => (Ok(ended.done), RequestStage::Done),
             errno => (Ok(0), RequestStage::Failed(descriptor, errno)),
         };
     }
 }
 
 impl Queue {
-    /// Reads many blocks of a file into memory that stays in its requests, and waits for all of them. Each request gets
-    /// its own result; one that fails does not affect the others.
+    /// Reads many blocks of a file into memory that stays in its requests (a [`Buffer`], or a borrowed `&mut [u8]`),
+    /// and waits for all of them. Each request gets its own result. This is the cheapest way to read blocks for a
+    /// thread that waits for them: one system call submits all and waits, up to the size of the ring.
     ///
-    /// A request has a [`Buffer`], or a `&mut [u8]`: memory that the caller only borrows, as a synchronous trait of a
-    /// storage engine gives it.
-    ///
-    /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one
-    /// system call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take
-    /// their [`Route`](crate::Route) as [`File::read_at`] does. Reads use registered memory if it is a pool's, or a
-    /// buffer lent by [`RegisteredMemory`](crate::RegisteredMemory). Operations that were added to the queue before are
-    /// submitted too; their results are taken as always.
-    ///
-    /// A short read is continued. The call neither returns nor unwinds while the kernel may write to the memory: if user
-    /// code that runs meanwhile (a waker, a subscriber of events) panics, it starts no further reads, waits for those
-    /// in flight, and then continues the panic.
-    ///
-    /// Blocks until every read has ended, and cannot be cancelled: a read of a pipe waits until there is data. Allocates
-    /// nothing once the thread has done as many reads at once.
+    /// Short reads are continued. The call neither returns nor unwinds while the kernel may write to the memory; a
+    /// panic of user code that runs meanwhile continues afterwards. It cannot be cancelled: a read of a pipe waits for
+    /// data. It also submits what was added to the queue before. Allocates nothing once the thread has done as many
+    /// reads at once.
     ///
     /// # Errors
     /// `WouldBlock` inside ringfile's loop, and nothing was read: use a [`Batch`](crate::Batch) there. An error of one
-    /// read is in its request. If the operation cannot be waited for, since the thread is ending or this is a forked
-    /// child, its result is an error, and its buffer is replaced by one without capacity.
+    /// read is in its request. In a forked child, or if the thread is ending, its buffer may be replaced by one
+    /// without capacity.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, vec![7; 1 << 20])?;
-    /// use ringfile::{File, Pool, Queue, ReadRequest};
-    /// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
+    /// use ringfile::queue::ReadRequest;
+    /// use ringfile::{File, Pool, Queue};
+    /// let (pool, file) = (Pool::new(1 << 20), File::open_blocking(&path)?);
     /// let mut queue = Queue::new();
     /// let mut pages = Vec::new();
     /// for page in [3, 1, 8] {
@@ -248,12 +238,12 @@ impl Queue {
             _ => None,
         });
         let targets = file.targets(in_place);
-        let must_turn = self.engine.read_in_place(targets, requests, usize::MAX);
-        if requests.iter().any(|request| request.stage != RequestStage::Over) {
+        let must_turn = self.state.engine.read_in_place(targets, requests, usize::MAX);
+        if requests.iter().any(|request| request.stage != RequestStage::Done) {
             requests.iter_mut().for_each(|request| request.explain(file));
             self.carry_out(file, requests);
         }
-        if must_turn || self.entries.open > 0 {
+        if must_turn || self.state.entries.open > 0 {
             // Operations of this or another queue may have ended, or must go on.
             self.submit();
         }
@@ -275,8 +265,9 @@ impl Queue {
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.bin");
-    /// use ringfile::{File, Queue, WriteRequest};
-    /// let (file, page) = (File::create(&path)?, vec![7; 4096]);
+    /// use ringfile::queue::WriteRequest;
+    /// use ringfile::{File, Queue};
+    /// let (file, page) = (File::create_blocking(&path)?, vec![7; 4096]);
     /// let mut pages = [WriteRequest::new(&page[..], 4096), WriteRequest::new(&page[..100], 0)];
     /// Queue::new().write_many(&file, &mut pages)?;
     /// assert!(pages.iter().all(|page| page.result.is_ok()));
@@ -292,7 +283,7 @@ impl Queue {
         may_wait(file, "writing many blocks")?;
         requests.iter_mut().for_each(|request| request.stage = RequestStage::Otherwise(NOT_CHOSEN));
         self.carry_out(file, requests);
-        if self.entries.open > 0 {
+        if self.state.entries.open > 0 {
             self.submit();
         }
         Ok(())
@@ -302,7 +293,7 @@ impl Queue {
     #[cold]
     fn carry_out<R: OneOfMany>(&mut self, file: &File, requests: &mut [R]) {
         let mut window = Window { begun: 0..0, open: 0, last: requests.len() };
-        let mut lending = Lending::new(requests, self.place.counter.take());
+        let mut lending = Lending::new(requests, self.counter.take());
         let mut panic = None;
         while window.begun.start < window.last {
             // User code that runs meanwhile may panic. The memory is not given up before the kernel has answered.
@@ -316,7 +307,7 @@ impl Queue {
                 }
             }
         }
-        self.place.counter = lending.end();
+        self.counter = lending.end();
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
@@ -336,12 +327,12 @@ impl Queue {
             let way = match *stage {
                 RequestStage::InPlace(descriptor) => Way::By(descriptor),
                 RequestStage::Otherwise(way) => way,
-                RequestStage::Open(_) | RequestStage::Failed(..) | RequestStage::Over => continue,
+                RequestStage::Open(_) | RequestStage::Failed(..) | RequestStage::Done => continue,
             };
             let buffer = lending.lend(at, |request| request.parts().memory);
             let token = R::add(self, file, buffer, offset);
             if way != NOT_CHOSEN {
-                self.entries.op(token.index()).0.record.go(way);
+                self.state.entries.op(token.index()).0.record.go(way);
             }
             *lending.requests()[at].parts().stage = RequestStage::Open(token);
             *open += 1;
@@ -350,14 +341,14 @@ impl Queue {
         // Waits for only a part of them, so that the device always has many in flight.
         let enough = if begun.end == *last { *open } else { open.div_ceil(4) };
         if enough > 0 {
-            self.engine.wait(&mut self.entries, None, |entries| {
+            self.state.engine.wait(&mut self.state.entries, None, |entries| {
                 let ended = requests.iter_mut().filter_map(token_of).filter(|&token| !entries.is_open(token));
                 enough.saturating_sub(ended.count())
             });
         }
         let before = *open;
         for request in &mut *requests {
-            if let Some(done) = token_of(request).and_then(|token| self.take_by(token)) {
+            if let Some(done) = token_of(request).and_then(|token| self.state.take(token)) {
                 *open -= 1;
                 finish(request, done);
             }
@@ -368,7 +359,7 @@ impl Queue {
                 if let Some(token) = token_of(request) {
                     // An operation that was not started gives its memory back.
                     self.cancel(token);
-                    self.take_by(token).into_iter().for_each(|done| finish(request, done));
+                    self.state.take(token).into_iter().for_each(|done| finish(request, done));
                     lose(request, file);
                 }
             }
@@ -402,12 +393,12 @@ fn token_of(request: &mut impl OneOfMany) -> Option<Token> {
     if let RequestStage::Open(token) = *request.parts().stage { Some(token) } else { None }
 }
 
-fn finish(request: &mut impl OneOfMany, done: Done) {
+fn finish(request: &mut impl OneOfMany, done: Completion) {
     let Parts { memory, result, stage, .. } = request.parts();
     if let Some(AnyBuffer::Pooled(buffer)) = done.buffer {
         memory.take_back(buffer);
     }
-    (*result, *stage) = (done.result, RequestStage::Over);
+    (*result, *stage) = (done.result, RequestStage::Done);
 }
 
 /// Gives up waiting: the queue keeps the buffer of an operation that was started.
@@ -415,5 +406,5 @@ fn lose<R: OneOfMany>(request: &mut R, file: &File) {
     let Parts { offset, result, stage, .. } = request.parts();
     let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(offset);
     let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
-    (*result, *stage) = (Err(error.because(why)), RequestStage::Over);
+    (*result, *stage) = (Err(error.because(why)), RequestStage::Done);
 }

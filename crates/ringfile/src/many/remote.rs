@@ -1,25 +1,35 @@
-//! Results that reach an engine from other threads, and from this thread's driver while it is turned for another
-//! engine.
+//! What reaches an engine from other threads: results, and orders to cancel; also results from this thread's driver while it is
+//! turned for another engine.
 //!
 //! Invariants: the descriptor, if one was asked for, is readable while there are results. A forked child waits for no
 //! lock here, and does not touch the descriptor, which belongs to the parent.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use rustix::event::EventfdFlags;
-
+use super::done::Token;
 use super::mailbox::{Mailbox, Raised};
-use crate::driver::{Finished, Handler};
+use crate::descriptor;
+use crate::driver::{Finished, Handler, Shared};
 use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
+/// A message to an engine.
+pub(super) enum Message {
+    /// The result of the operation with this index.
+    Ended(u32, Finished),
+    /// Another thread wants this operation of a queue cancelled.
+    Cancel(Token),
+}
+
 /// See the module.
 pub(super) struct RemoteResults {
-    /// The results, each with the index of its operation.
-    pub(super) mailbox: Mailbox<(u32, Finished)>,
+    pub(super) mailbox: Mailbox<Message>,
+    /// The thread of a queue, once it has turned its driver for the queue.
+    thread: OnceLock<Arc<Shared>>,
     /// Cancelled operations: other threads need not begin them, and ask the kernel to cancel those on their rings.
     cancelled: Lock<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
@@ -37,6 +47,7 @@ impl RemoteResults {
     pub(super) fn new(outlive_loops: bool) -> Arc<Self> {
         Arc::new(Self {
             mailbox: Mailbox::new(),
+            thread: OnceLock::new(),
             cancelled: Lock::default(),
             signal: OnceLock::new(),
             raised: Raised::new(),
@@ -58,6 +69,26 @@ impl RemoteResults {
         }
     }
 
+    /// Notes the thread of a queue, before it may sleep in its driver.
+    #[cold]
+    pub(super) fn set_thread(&self, thread: &Arc<Shared>) {
+        let _ = self.thread.set(Arc::clone(thread));
+        // Either this thread sees an order before it sleeps, or the sender of the order sees this thread.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Orders the engine to cancel an operation of a queue, from any thread. Returns false if the engine is gone, or belongs
+    /// to the process that forked this one.
+    pub(super) fn order_to_cancel(&self, token: Token) -> bool {
+        let is_taken = self.process.is_current()
+            && self.mailbox.put(Message::Cancel(token), || self.raise_signal()).is_ok();
+        fence(Ordering::SeqCst);
+        if let Some(thread) = self.thread.get().filter(|_| is_taken) {
+            thread.notify();
+        }
+        is_taken
+    }
+
     /// Calls `waker` when the last reference to this is dropped: the engine has one, and each operation in flight.
     pub(super) fn tell_end(&self, waker: Waker) {
         let _ = self.at_end.set(waker);
@@ -69,7 +100,7 @@ impl RemoteResults {
     /// Those of `eventfd(2)`.
     pub(super) fn signal(&self) -> std::io::Result<BorrowedFd<'_>> {
         if self.signal.get().is_none() {
-            let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let made = descriptor::eventfd()?;
             let _ = self.signal.set(made);
             if self.process.is_current() {
                 // A thread that adds a result either finds the descriptor, or has added the result before the caller
@@ -122,9 +153,9 @@ impl Handler for RemoteResults {
         let refused = if self.process.is_current() {
             // Signalled under the lock: otherwise the descriptor could become readable after the result was taken, and
             // stay so.
-            self.mailbox.put((index, finished), || self.raise_signal())
+            self.mailbox.put(Message::Ended(index, finished), || self.raise_signal())
         } else {
-            self.mailbox.put_if_free((index, finished))
+            self.mailbox.put_if_free(Message::Ended(index, finished))
         };
         // A buffer's destructor may be user code: it is dropped here, where nothing is locked.
         drop(refused);

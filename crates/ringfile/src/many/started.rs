@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::batch::{Abandoned, Batch, BatchRun};
-use super::done::Done;
-use crate::driver::{self, Shared};
+use super::done::Completion;
+use super::item::Item;
+use crate::driver::{self, Rights, Shared};
 use crate::error::Error;
 use crate::lock::Lock;
 use ringfile_buffer::internal::{event, panics};
@@ -29,6 +30,8 @@ struct StartedRun {
     /// Whether the I/O thread was asked to poll the batch.
     posted: AtomicBool,
     cancelled: AtomicBool,
+    /// The rights that the I/O thread must have, if the batch has operations on paths.
+    rights: Option<Rights>,
     /// The number of operations.
     len: usize,
     /// `None` while the batch is polled, and after it has ended.
@@ -38,32 +41,27 @@ struct StartedRun {
 struct Running {
     /// `Err` if polling has panicked.
     run: Result<BatchRun, Abandoned>,
-    done: Box<dyn FnOnce(Vec<Done>) + Send>,
+    done: Box<dyn FnOnce(Vec<Completion>) + Send>,
 }
 
 impl Batch {
-    /// Starts the batch and returns. One of the library's I/O threads ([`set_io_threads`](crate::set_io_threads)) calls
-    /// `done` at the end, with the results in the order of adding. For programs whose threads belong to another
-    /// runtime.
+    /// Starts the batch and returns. One of the library's I/O threads
+    /// ([`set_io_threads`](crate::runtime::set_io_threads)) does all of the work, and calls `done` at the end with the
+    /// results in the order of adding.
     ///
     /// `done` is called exactly once, never inside this call, and after the kernel has finished with all buffers. It
-    /// may start operations and other batches, but must not block: blocking calls of this library fail
-    /// ([`run`](Self::run)) or panic ([`block_on`](crate::block_on)) there. A panic of `done` is logged and not
-    /// propagated. If user code that the batch runs panics instead (a buffer's destructor), the batch is cancelled, and
-    /// operations without a result end with `ECANCELED`; buffers that were in flight are dropped.
-    ///
-    /// The I/O thread does all the work: with a single I/O thread, one thread copies all cached blocks. Does not block;
-    /// allocates a few hundred bytes for the batch, and nothing per operation.
-    ///
-    /// When a process ends, `done` of running batches is not called. In a forked child no batch ends.
+    /// may start operations, but must not block: blocking calls of this library fail or panic there. A panic of `done`
+    /// is logged. If other user code panics (a buffer's destructor), the batch is cancelled (`ECANCELED`). When a
+    /// process ends, `done` of running batches is not called. Does not block, unless the batch has operations on paths
+    /// and the thread has other credentials than the I/O thread.
     ///
     /// # Errors
-    /// `Unsupported` in a child of a process that has used I/O threads, and if no thread can be started (`EAGAIN`).
-    /// Nothing was started then, `done` is not called, and the buffers are dropped.
+    /// `Unsupported` in a child of a process that has used I/O threads; `EAGAIN` if no thread can be started. Nothing
+    /// was started then, `done` is not called, and the buffers are dropped.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
-    /// let file = ringfile::File::open("/proc/self/exe")?;
+    /// let file = ringfile::File::open_blocking("/proc/self/exe")?;
     /// let mut batch = ringfile::Batch::new();
     /// batch.add(file.read_at(Vec::with_capacity(4), 0));
     /// let (reports, reported) = std::sync::mpsc::channel();
@@ -73,15 +71,29 @@ impl Batch {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn start(self, done: impl FnOnce(Vec<Done>) + Send + 'static) -> crate::error::Result<StartedBatch> {
+    pub fn start(
+        self,
+        done: impl FnOnce(Vec<Completion>) + Send + 'static,
+    ) -> crate::error::Result<StartedBatch> {
+        let thread = driver::choose_io_thread()?;
+        let looks_up_paths = self.0.files.have_paths() && self.0.ops.iter().any(Item::looks_up_paths);
+        let rights = if looks_up_paths { driver::rights_in_common(&thread) } else { None };
+        let runs_here = looks_up_paths && rights.is_none();
         let started = Arc::new(StartedRun {
-            thread: driver::choose_io_thread()?,
+            thread,
+            rights,
             posted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             len: self.len(),
-            running: Lock::new(Some(Running { run: Ok(self.into_future()), done: Box::new(done) })),
+            running: Lock::new(None),
         });
-        started.post();
+        if runs_here {
+            let results = self.run();
+            driver::call_on(&started.thread, Box::new(move || done(results)));
+        } else {
+            *started.running.lock() = Some(Running { run: Ok(self.into_future()), done: Box::new(done) });
+            started.post();
+        }
         Ok(StartedBatch(started))
     }
 }
@@ -129,18 +141,20 @@ impl StartedRun {
         }
     }
 
-    fn poll_run(&self, run: &mut BatchRun, waker: &Waker) -> Poll<Vec<Done>> {
-        if self.cancelled.swap(false, Ordering::SeqCst) {
+    fn poll_run(&self, run: &mut BatchRun, waker: &Waker) -> Poll<Vec<Completion>> {
+        // The I/O thread's may have changed since the start (`seteuid` of the C library), and the caller's back again.
+        let has_rights = self.rights.as_ref().is_none_or(driver::still_has);
+        if self.cancelled.swap(false, Ordering::SeqCst) || !has_rights {
             run.cancel();
         }
         Pin::new(run).poll(&mut Context::from_waker(waker))
     }
 
     /// Returns a result for each operation, even if the batch's plan was lost in the panic.
-    fn results_of(&self, abandoned: Abandoned) -> Vec<Done> {
+    fn results_of(&self, abandoned: Abandoned) -> Vec<Completion> {
         let mut results = panics::catch(|| abandoned.into_results(PANICKED)).unwrap_or_default();
         let error = || Error::from_errno(libc::ECANCELED, "carrying out a batch").because(PANICKED);
-        results.resize_with(self.len, || Done { result: Err(error()), ..Done::NOTHING });
+        results.resize_with(self.len, || Completion { result: Err(error()), ..Completion::NOTHING });
         results
     }
 }
@@ -174,7 +188,7 @@ mod tests {
     fn a_batch_reports_its_end_once_though_polling_panicked() {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = File::from(std::fs::File::from(OwnedFd::from(reader)));
-        let file = File::open("/proc/self/exe").unwrap();
+        let file = File::open_blocking("/proc/self/exe").unwrap();
         let pool = Pool::new(1 << 20);
         let mut batch = Batch::new();
         // Stays in flight, because the pipe is empty.
@@ -186,7 +200,7 @@ mod tests {
         let metrics = pool.clone();
         let end = move |done| tell.send((done, metrics.metrics().in_use)).unwrap();
         let started = batch.start(end).unwrap();
-        let (mut done, in_use): (Vec<Done>, usize) = told.recv_timeout(patience()).unwrap();
+        let (mut done, in_use): (Vec<Completion>, usize) = told.recv_timeout(patience()).unwrap();
         assert_eq!(in_use, 0, "an operation still has its memory");
         assert_eq!(done.len(), 2);
         for done in &done {

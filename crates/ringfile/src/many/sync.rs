@@ -1,4 +1,4 @@
-//! The locks that `mailbox.rs` and `visits.rs` use: std's here, loom's in their models.
+//! The lock and the flag that `mailbox.rs` uses: std's here, loom's in its model.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+pub(super) use std::sync::{Mutex, MutexGuard};

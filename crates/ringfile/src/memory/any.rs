@@ -2,11 +2,12 @@
 //!
 //! Knows buffers and the `IoBuf` traits.
 
+use std::any::Any;
 use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::held::Held;
+use super::io_memory::IoMemory;
 use super::iobuf::{IoBuf, IoBufMut};
 use ringfile_buffer::Buffer;
 
@@ -46,6 +47,36 @@ impl AnyBuffer {
     #[must_use]
     pub fn into_bytes(self) -> Option<Bytes> {
         if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
+    }
+}
+
+impl IoMemory {
+    /// Takes the memory as a value of this type; `None`, and it stays here, if it is of another.
+    pub(crate) fn take_as<T: 'static>(&mut self) -> Option<T> {
+        let taken = match std::mem::take(self) {
+            IoMemory::Pooled(buffer) => cast(buffer).or_else(|buffer| any_as(AnyBuffer::Pooled(buffer))),
+            IoMemory::Vec(vec) => cast(vec).or_else(|vec| any_as(AnyBuffer::Vec(vec))),
+            IoMemory::Bytes(bytes) => cast(bytes).or_else(|bytes| any_as(AnyBuffer::Bytes(bytes))),
+            IoMemory::Buffers(all) => cast(all).map_err(IoMemory::Buffers),
+            IoMemory::Vecs(all) => cast(all).map_err(IoMemory::Vecs),
+            IoMemory::ManyBytes(all) => cast(all).map_err(IoMemory::ManyBytes),
+            memory if memory.is_value::<T>() => memory.into_value().ok_or(IoMemory::None),
+            memory => Err(memory),
+        };
+        taken.map_err(|memory| *self = memory).ok()
+    }
+}
+
+fn any_as<T: 'static>(any: AnyBuffer) -> Result<T, IoMemory> {
+    cast(any).map_err(IoBuf::hold)
+}
+
+/// Returns the value, if both types are the same.
+fn cast<A: 'static, B: 'static>(value: A) -> Result<B, A> {
+    let mut value = Some(value);
+    match (&mut value as &mut dyn Any).downcast_mut::<Option<B>>().and_then(Option::take) {
+        Some(same) => Ok(same),
+        None => value.map_or_else(|| unreachable!("a value is of one type"), Err),
     }
 }
 
@@ -90,7 +121,7 @@ unsafe impl IoBuf for AnyBuffer {
     }
 
     #[inline]
-    fn hold(self) -> Held {
+    fn hold(self) -> IoMemory {
         match self {
             Self::Pooled(buffer) => buffer.hold(),
             Self::Vec(vec) => vec.hold(),
@@ -99,11 +130,11 @@ unsafe impl IoBuf for AnyBuffer {
     }
 
     #[inline]
-    fn release(held: Held) -> Self {
-        match held {
-            Held::Pooled(buffer) => Self::Pooled(buffer),
-            Held::Vec(vec) => Self::Vec(vec),
-            held => Self::Bytes(Bytes::release(held)),
+    fn release(memory: IoMemory) -> Self {
+        match memory {
+            IoMemory::Pooled(buffer) => Self::Pooled(buffer),
+            IoMemory::Vec(vec) => Self::Vec(vec),
+            memory => Self::Bytes(Bytes::release(memory)),
         }
     }
 }
@@ -136,7 +167,7 @@ unsafe impl IoBufMut for AnyBuffer {
     }
 
     #[inline]
-    fn hold_mut(self) -> Held {
+    fn hold_mut(self) -> IoMemory {
         self.hold()
     }
 }

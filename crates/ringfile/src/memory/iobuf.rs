@@ -1,13 +1,14 @@
 //! The traits for memory on which I/O can be done.
 //!
-//! Knows `Held`. Invariants: an implementation keeps its bytes at one address for as long as the value
+//! Knows `IoMemory`. Invariants: an implementation keeps its bytes at one address for as long as the value
 //! exists, wherever the value itself is moved to.
 
 use std::any::Any;
+use std::ops::{Bound, Deref, RangeBounds};
 
 use bytes::{Bytes, BytesMut};
 
-use super::held::{Held, Part};
+use super::io_memory::{IoMemory, Part};
 use ringfile_buffer::Buffer;
 
 /// Owned memory from which a file can be written.
@@ -52,27 +53,49 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
         self.len() == 0
     }
 
+    /// Returns a part of the memory, to write it, or to read into it: see [`Slice`]. `part` counts from the start, as an index
+    /// does.
+    fn slice(self, part: impl RangeBounds<usize>) -> Slice<Self> {
+        Slice::new(self, part)
+    }
+
+    /// Whether it is a part of what it holds.
     #[doc(hidden)]
-    fn hold(self) -> Held {
-        let value = Box::new(self);
-        let parts = Box::new([readable(&*value)]);
-        Held::other(value, parts, None)
+    const IS_PART: bool = false;
+
+    /// Returns where the bytes to write begin in what is held, and how many there are.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn to_write(&self) -> (usize, usize) {
+        (0, self.len())
     }
 
     #[doc(hidden)]
-    fn release(held: Held) -> Self {
-        released(held.into_value())
+    fn hold(self) -> IoMemory {
+        held_as_other(self)
     }
 
     #[doc(hidden)]
-    fn hold_many(all: Vec<Self>) -> Held {
+    fn release(memory: IoMemory) -> Self {
+        released(memory.into_value())
+    }
+
+    /// Makes the value of what was held again; `start` and `want` are those of the request.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn release_part(memory: IoMemory, _start: usize, _want: usize) -> Self {
+        Self::release(memory)
+    }
+
+    #[doc(hidden)]
+    fn hold_many(all: Vec<Self>) -> IoMemory {
         let parts = all.iter().map(readable).collect();
-        Held::other(Box::new(all), parts, None)
+        IoMemory::other(Box::new(all), parts, None)
     }
 
     #[doc(hidden)]
-    fn release_many(held: Held) -> Vec<Self> {
-        released(held.into_value())
+    fn release_many(memory: IoMemory) -> Vec<Self> {
+        released(memory.into_value())
     }
 }
 
@@ -88,7 +111,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
 /// Borrowed memory is not owned, so this does not compile:
 ///
 /// ```compile_fail,E0277
-/// # let file = ringfile::File::open("/proc/self/exe").unwrap();
+/// # let file = ringfile::File::open_blocking("/proc/self/exe").unwrap();
 /// let mut bytes = vec![0; 4096];
 /// let read = file.read_at(&mut bytes, 0);
 /// ```
@@ -112,18 +135,35 @@ pub unsafe trait IoBufMut: IoBuf {
     /// `len` is at most the capacity, and that many bytes are initialised.
     unsafe fn set_len(&mut self, len: usize);
 
+    /// Returns where the bytes to fill begin in what is held, and how many there are.
     #[doc(hidden)]
-    fn hold_mut(self) -> Held {
-        let mut value = Box::new(self);
-        let parts = Box::new([writable(&mut *value)]);
-        Held::other(value, parts, Some(set_len_of::<Self>))
+    #[inline(always)]
+    fn to_read(&self) -> (usize, usize) {
+        (0, self.capacity())
     }
 
     #[doc(hidden)]
-    fn hold_many_mut(mut all: Vec<Self>) -> Held {
-        let parts = all.iter_mut().map(writable).collect();
-        Held::other(Box::new(all), parts, Some(set_len_of::<Self>))
+    fn hold_mut(self) -> IoMemory {
+        held_mut_as_other(self)
     }
+
+    #[doc(hidden)]
+    fn hold_many_mut(mut all: Vec<Self>) -> IoMemory {
+        let parts = all.iter_mut().map(writable).collect();
+        IoMemory::other(Box::new(all), parts, Some(set_len_of::<Self>))
+    }
+}
+
+fn held_as_other(buffer: impl IoBuf) -> IoMemory {
+    let value = Box::new(buffer);
+    let parts = Box::new([readable(&*value)]);
+    IoMemory::other(value, parts, None)
+}
+
+fn held_mut_as_other<B: IoBufMut>(buffer: B) -> IoMemory {
+    let mut value = Box::new(buffer);
+    let parts = Box::new([writable(&mut *value)]);
+    IoMemory::other(value, parts, Some(set_len_of::<B>))
 }
 
 fn readable(buffer: &impl IoBuf) -> Part<'static> {
@@ -138,7 +178,7 @@ fn writable(buffer: &mut impl IoBufMut) -> Part<'static> {
 /// Sets the length of a buffer of this type, or of one of several.
 ///
 /// # Safety
-/// As [`super::held::SetLen`].
+/// As [`super::io_memory::SetLen`].
 unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) -> bool {
     let buffer = match value.downcast_mut::<Vec<B>>() {
         Some(all) => all.get_mut(part),
@@ -156,25 +196,25 @@ fn released<T>(value: Option<T>) -> T {
     value.expect("a buffer is released with the type that it was held with")
 }
 
-/// The methods of a type that `Held` has variants for, of one and of many: nothing is boxed.
+/// The methods of a type that `IoMemory` has variants for, of one and of many: nothing is boxed.
 macro_rules! held_as {
     ($one:ident, $many:ident) => {
-        fn hold(self) -> Held {
-            Held::$one(self)
+        fn hold(self) -> IoMemory {
+            IoMemory::$one(self)
         }
 
         #[inline]
-        fn release(held: Held) -> Self {
-            let Held::$one(buffer) = held else { return released(None) };
+        fn release(memory: IoMemory) -> Self {
+            let IoMemory::$one(buffer) = memory else { return released(None) };
             buffer
         }
 
-        fn hold_many(all: Vec<Self>) -> Held {
-            Held::$many(all)
+        fn hold_many(all: Vec<Self>) -> IoMemory {
+            IoMemory::$many(all)
         }
 
-        fn release_many(held: Held) -> Vec<Self> {
-            let Held::$many(all) = held else { return released(None) };
+        fn release_many(memory: IoMemory) -> Vec<Self> {
+            let IoMemory::$many(all) = memory else { return released(None) };
             all
         }
     };
@@ -207,12 +247,12 @@ unsafe impl IoBufMut for Buffer {
         Buffer::set_len(self, len);
     }
 
-    fn hold_mut(self) -> Held {
-        Held::Pooled(self)
+    fn hold_mut(self) -> IoMemory {
+        IoMemory::Pooled(self)
     }
 
-    fn hold_many_mut(all: Vec<Self>) -> Held {
-        Held::Buffers(all)
+    fn hold_many_mut(all: Vec<Self>) -> IoMemory {
+        IoMemory::Buffers(all)
     }
 }
 
@@ -244,12 +284,12 @@ unsafe impl IoBufMut for Vec<u8> {
         unsafe { Vec::set_len(self, len) }
     }
 
-    fn hold_mut(self) -> Held {
-        Held::Vec(self)
+    fn hold_mut(self) -> IoMemory {
+        IoMemory::Vec(self)
     }
 
-    fn hold_many_mut(all: Vec<Self>) -> Held {
-        Held::Vecs(all)
+    fn hold_many_mut(all: Vec<Self>) -> IoMemory {
+        IoMemory::Vecs(all)
     }
 }
 
@@ -331,5 +371,149 @@ unsafe impl IoBuf for &'static [u8] {
 
     fn len(&self) -> usize {
         <[u8]>::len(self)
+    }
+}
+
+/// A part of a buffer, on which I/O can be done as on a whole one: see [`IoBuf::slice`].
+///
+/// An operation gives it back, and [`into_inner`](Self::into_inner) the whole buffer. In a batch or a queue the result has
+/// the whole buffer.
+///
+/// A write writes the bytes of the part, which must lie within the buffer's length. A read fills the part, which must begin within
+/// the buffer's length and end within its capacity; then the buffer's length ends where the data ends. Otherwise the operation
+/// fails with `InvalidInput`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("log");
+/// use ringfile::{IoBuf, OpenOptions, Pool};
+/// let pool = Pool::new(1 << 20);
+/// let file = OpenOptions::new().read(true).write(true).create(true).open_blocking(&path)?;
+/// ringfile::block_on(async {
+///     let mut log = pool.get(8192)?;
+///     log.extend_from_slice(&[1; 5000]);
+///     let mut log = file.write_at(log, 0).await?;
+///     log.extend_from_slice(&[2; 1000]);
+///     // Only the block that has changed.
+///     let log = file.write_at(log.slice(4096..), 4096).await?.into_inner();
+///     assert_eq!(log.len(), 6000);
+///     // Behind what is there.
+///     let log = file.read_at(log.slice(6000..), 0).await?;
+///     assert_eq!((log.len(), log[0], log.into_inner().len()), (2192, 1, 8192));
+///     std::io::Result::Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Slice<B> {
+    buffer: B,
+    start: usize,
+    /// `None`: the end of the buffer's length, or of its capacity.
+    end: Option<usize>,
+}
+
+impl<B: IoBuf> Slice<B> {
+    fn new(buffer: B, part: impl RangeBounds<usize>) -> Self {
+        let start = match part.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match part.end_bound() {
+            Bound::Included(&last) => Some(last.saturating_add(1)),
+            Bound::Excluded(&end) => Some(end),
+            Bound::Unbounded => None,
+        };
+        Self { buffer, start, end }
+    }
+
+    /// Returns the whole buffer.
+    #[must_use]
+    pub fn into_inner(self) -> B {
+        self.buffer
+    }
+
+    /// Returns how many bytes there are if the buffer has `room` for so many. The length of a part that ends before it starts
+    /// fits no buffer.
+    fn want(&self, room: usize) -> usize {
+        self.end.unwrap_or(room.max(self.start)).checked_sub(self.start).unwrap_or(usize::MAX)
+    }
+
+    /// Returns where the part begins and how many bytes it has, in the buffer, or in itself if it is held as it is.
+    fn part(&self, room: usize) -> (usize, usize) {
+        let want = self.want(room);
+        match B::IS_PART {
+            false => (self.start, want),
+            true if self.start.checked_add(want).is_some_and(|end| end <= room) => (0, want),
+            true => (0, usize::MAX),
+        }
+    }
+}
+
+impl<B: Deref<Target = [u8]>> Deref for Slice<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let end = self.end.unwrap_or(usize::MAX).min(self.buffer.len());
+        self.buffer.get(self.start..end).unwrap_or_default()
+    }
+}
+
+// SAFETY: the bytes are a part of the buffer's, whose address and length do not change.
+unsafe impl<B: IoBuf> IoBuf for Slice<B> {
+    const IS_PART: bool = true;
+
+    fn as_ptr(&self) -> *const u8 {
+        self.buffer.as_ptr().wrapping_add(self.start.min(self.buffer.len()))
+    }
+
+    fn len(&self) -> usize {
+        self.end.unwrap_or(usize::MAX).min(self.buffer.len()).saturating_sub(self.start)
+    }
+
+    fn to_write(&self) -> (usize, usize) {
+        self.part(self.buffer.len())
+    }
+
+    fn hold(self) -> IoMemory {
+        if B::IS_PART { held_as_other(self) } else { self.buffer.hold() }
+    }
+
+    fn release_part(memory: IoMemory, start: usize, want: usize) -> Self {
+        if B::IS_PART {
+            return Self::release(memory);
+        }
+        Self { buffer: B::release(memory), start, end: Some(start.saturating_add(want)) }
+    }
+}
+
+// SAFETY: as above. A part that begins behind the buffer's length has no capacity.
+unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        let start = self.start.min(self.buffer.len());
+        self.buffer.as_mut_ptr().wrapping_add(start)
+    }
+
+    fn capacity(&self) -> usize {
+        if self.start > self.buffer.len() {
+            return 0;
+        }
+        self.end.unwrap_or(usize::MAX).min(self.buffer.capacity()).saturating_sub(self.start)
+    }
+
+    unsafe fn set_len(&mut self, len: usize) {
+        // SAFETY: the bytes before the part are content, as it has capacity, and those in it are initialised, as the caller
+        // says.
+        unsafe { self.buffer.set_len(self.start + len) }
+    }
+
+    fn to_read(&self) -> (usize, usize) {
+        let (start, want) = self.part(self.buffer.capacity());
+        if self.start > self.buffer.len() { (start, usize::MAX) } else { (start, want) }
+    }
+
+    fn hold_mut(self) -> IoMemory {
+        if B::IS_PART { held_mut_as_other(self) } else { self.buffer.hold_mut() }
     }
 }

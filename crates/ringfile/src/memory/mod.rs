@@ -2,12 +2,12 @@
 //!
 //! Pools and buffers are a crate of their own, `ringfile-buffer`, which knows nothing of io_uring, files or tasks; this
 //! module exports all of it. Here are the traits for other memory ([`IoBuf`]), and the forms in which the driver holds
-//! memory ([`Held`]) or borrows it ([`Borrowed`]).
+//! memory ([`IoMemory`]) or borrows it ([`Borrowed`]).
 
 mod any;
 mod borrowed;
 mod destination;
-mod held;
+mod io_memory;
 mod iobuf;
 mod own;
 mod paths;
@@ -18,7 +18,7 @@ pub use ringfile_buffer::CompioBuffer;
 #[doc(inline)]
 pub use ringfile_buffer::{
     Buffer, ClassMetrics, GetBuffer, HugePages, Pool, PoolBuilder, PoolError, PoolMetrics, RegisteredMemory,
-    StableMemory, WhenFull,
+    Shares, StableMemory, WhenFull,
 };
 
 pub use self::any::AnyBuffer;
@@ -26,12 +26,12 @@ pub use self::any::AnyBuffer;
 pub use self::borrowed::Borrowed;
 pub use self::borrowed::{ReadMemory, RequestMemory, WriteMemory};
 #[doc(hidden)]
-pub use self::held::Held;
-pub use self::iobuf::{IoBuf, IoBufMut};
+pub use self::io_memory::IoMemory;
+pub use self::iobuf::{IoBuf, IoBufMut, Slice};
 
 pub(crate) use self::borrowed::Lending;
 pub(crate) use self::destination::Destination;
-pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
+pub(crate) use self::io_memory::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::own::{ahead, reserve};
 pub(crate) use self::paths::{Found, Left, Listing, Paths};
 pub(crate) use ringfile_buffer::internal::{

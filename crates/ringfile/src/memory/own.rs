@@ -1,20 +1,21 @@
 //! The library's own pools.
 
-use ringfile_buffer::internal::{once::Value, quiet};
+use once_cell::race::OnceBox;
+use ringfile_buffer::internal::quiet;
 use ringfile_buffer::{Pool, WhenFull};
 
 /// Returns the pool for direct I/O on memory that is not aligned; the user's pool is never used, since it may be full.
 /// If it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns when the futures
 /// that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
-    static RESERVE: Value<Pool> = Value::new();
-    RESERVE.get_or(|| quiet(8 << 20, WhenFull::Outside { limit: usize::MAX }))
+    static RESERVE: OnceBox<Pool> = OnceBox::new();
+    RESERVE.get_or_init(|| Box::new(quiet(8 << 20, WhenFull::Outside { limit: usize::MAX })))
 }
 
 /// Returns the pool for read-ahead, with room for 16 streams with the largest window. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
-    static AHEAD: Value<Pool> = Value::new();
-    AHEAD.get_or(|| quiet(32 << 20, WhenFull::Error))
+    static AHEAD: OnceBox<Pool> = OnceBox::new();
+    AHEAD.get_or_init(|| Box::new(quiet(32 << 20, WhenFull::Error)))
 }
 
 #[cfg(test)]

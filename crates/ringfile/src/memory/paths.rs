@@ -6,11 +6,14 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+
+use crate::descriptor;
 
 /// See the module.
 #[derive(Default)]
@@ -33,10 +36,10 @@ pub struct Paths {
 pub(crate) enum Left {
     #[default]
     Nothing,
-    /// The file that was opened.
-    File(OwnedFd),
+    /// The file that was opened, or why it has no descriptor.
+    File(rustix::io::Result<OwnedFd>),
     /// The file of a simulation that was opened, and the descriptor that stands for it.
-    #[cfg(feature = "sim")]
+    #[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "there is no simulation"))]
     Simulated(OwnedFd, crate::sim::OpenRef),
     /// Where a symbolic link points.
     Link(PathBuf),
@@ -46,7 +49,7 @@ pub(crate) enum Left {
 /// A directory that is being read.
 pub(crate) struct Listing {
     /// `None` at the end.
-    rest: Option<std::fs::ReadDir>,
+    rest: Option<Dir>,
     /// The entries that were read and not taken.
     entries: Vec<io::Result<Found>>,
 }
@@ -58,18 +61,18 @@ pub(crate) struct Found {
     pub(crate) kind: u32,
 }
 
-fn kind_of(entry: &std::fs::DirEntry) -> u32 {
-    let Ok(kind) = entry.file_type() else { return 0 };
-    let kinds = [
-        (kind.is_file(), libc::S_IFREG),
-        (kind.is_dir(), libc::S_IFDIR),
-        (kind.is_symlink(), libc::S_IFLNK),
-        (kind.is_block_device(), libc::S_IFBLK),
-        (kind.is_char_device(), libc::S_IFCHR),
-        (kind.is_fifo(), libc::S_IFIFO),
-        (kind.is_socket(), libc::S_IFSOCK),
-    ];
-    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind)).unwrap_or(0)
+impl Found {
+    fn at(folder: &Dir, entry: &rustix::fs::DirEntry) -> Self {
+        let name = entry.file_name();
+        let kind = match entry.file_type() {
+            FileType::Unknown => folder
+                .fd()
+                .and_then(|folder| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW))
+                .map_or(0, |status| status.st_mode & libc::S_IFMT),
+            known => known.as_raw_mode(),
+        };
+        Self { name: OsStr::from_bytes(name.to_bytes()).to_owned(), kind }
+    }
 }
 
 impl Listing {
@@ -83,17 +86,25 @@ impl Listing {
     }
 
     pub(crate) fn open(path: &Path) -> io::Result<Box<Self>> {
-        Ok(Box::new(Self { rest: Some(std::fs::read_dir(path)?), entries: Vec::new() }))
+        let folder = descriptor::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(Box::new(Self { rest: Some(Dir::new(folder)?), entries: Vec::new() }))
     }
 
     /// Reads the next entries. Blocks, also because some file systems do not report the kinds with the names.
     pub(crate) fn go_on(&mut self) {
         let Some(rest) = &mut self.rest else { return };
-        let found = |entry: std::fs::DirEntry| Found { name: entry.file_name(), kind: kind_of(&entry) };
-        self.entries.extend(rest.by_ref().take(Self::AT_ONCE).map(|next| next.map(found)));
-        // An error ends it too.
-        if self.entries.len() < Self::AT_ONCE {
-            self.rest = None;
+        while self.entries.len() < Self::AT_ONCE {
+            match rest.read() {
+                Some(Ok(entry)) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+                Some(next) => {
+                    self.entries.push(next.map(|entry| Found::at(rest, &entry)).map_err(Into::into))
+                }
+                // An error ends it too.
+                None => {
+                    self.rest = None;
+                    return;
+                }
+            }
         }
     }
 
@@ -141,8 +152,13 @@ impl Paths {
     }
 
     /// Returns the descriptor at which the path begins: of the open file, or that of the working directory.
-    pub(crate) fn from(&self) -> i32 {
-        self.file.as_ref().map_or(libc::AT_FDCWD, |file| file.as_fd().as_raw_fd())
+    pub(crate) fn from(&self) -> BorrowedFd<'_> {
+        self.file.as_ref().map_or(rustix::fs::CWD, |file| file.as_fd())
+    }
+
+    /// Returns whether the operation is about an open file, so that no path is looked up.
+    pub(crate) fn is_about_open_file(&self) -> bool {
+        self.file.is_some()
     }
 
     pub(crate) fn to(&self) -> Option<&CStr> {
@@ -152,6 +168,11 @@ impl Paths {
     /// Returns the address to which the kernel writes metadata; null without room for it.
     pub(crate) fn stat_address(&self) -> *mut libc::statx {
         self.stat.first().map_or(std::ptr::null_mut(), UnsafeCell::get)
+    }
+
+    /// Returns whether the operation, which has ended successfully, has left a link or metadata.
+    pub(crate) fn has_some(&self) -> bool {
+        matches!(self.left, Left::Link(_)) || !self.stat.is_empty()
     }
 
     /// Returns where the symbolic link points that the operation has read.
@@ -175,15 +196,15 @@ mod tests {
         let addresses =
             |paths: &Paths| (paths.path().as_ptr(), paths.to().unwrap().as_ptr(), paths.stat_address());
         let before = addresses(&paths);
-        let mut held = super::super::held::Held::Paths(paths);
-        let moved = std::mem::take(&mut held);
-        let super::super::held::Held::Paths(mut paths) = moved else { unreachable!() };
+        let mut memory = super::super::io_memory::IoMemory::Paths(paths);
+        let moved = std::mem::take(&mut memory);
+        let super::super::io_memory::IoMemory::Paths(mut paths) = moved else { unreachable!() };
         assert_eq!(addresses(&paths), before);
         assert!(paths.take_stat().is_some_and(|stat| stat.stx_mask == 0) && paths.take_stat().is_none());
 
         // A pipe shows when its other end is closed.
         let (reader, writer) = std::io::pipe().unwrap();
-        paths.left = Left::File(writer.into());
+        paths.left = Left::File(Ok(writer.into()));
         drop(paths);
         assert_eq!(std::io::Read::read(&mut &reader, &mut [0]).unwrap(), 0, "it is still open");
     }

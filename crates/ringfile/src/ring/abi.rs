@@ -12,6 +12,8 @@ use linux_raw_sys::io_uring::{
     io_uring_register_op, io_uring_rsrc_register,
 };
 
+use crate::descriptor::above_standard;
+
 /// One submission queue entry, as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
@@ -110,7 +112,7 @@ pub(crate) fn setup(entries: u32, params: &mut io_uring_params) -> io::Result<Ow
     let fd =
         check(unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, params as *mut io_uring_params) })?;
     // SAFETY: the call succeeded, so `fd` is a new descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    Ok(above_standard(unsafe { OwnedFd::from_raw_fd(fd as i32) })?)
 }
 
 /// Calls `io_uring_enter(2)` without an argument record. `fd` is an index if `flags` contains

@@ -25,9 +25,10 @@ use std::time::Duration;
 use linux_raw_sys::io_uring::{self as uapi, io_uring_register_op as register_op};
 
 pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe, check};
-pub use setup::Completions;
 pub(crate) use setup::RingOptions;
+pub use setup::TaskRun;
 
+use crate::descriptor;
 pub use refusal::{RegistrationRefused, refused_registration};
 use registry::ClonedBuffers;
 pub(crate) use registry::{can_clone, register_now};
@@ -133,7 +134,7 @@ impl Ring {
     pub(crate) fn new(options: &RingOptions, waker: Waker) -> io::Result<Self> {
         let mapping = setup::make(options)?;
         let params = mapping.params;
-        let supported = setup::probe(&mapping.fd);
+        let supported = setup::probe(&mapping.fd)?;
         let files = register_op::IORING_REGISTER_FILES2;
         let mut ring = Self {
             head: mapping.field(params.sq_off.head),
@@ -168,7 +169,7 @@ impl Ring {
         if options.no_iowait && params.features & uapi::IORING_FEAT_NO_IOWAIT != 0 {
             ring.enter_flags |= uapi::IORING_ENTER_NO_IOWAIT;
         }
-        if !options.is_joint {
+        if !options.is_shared {
             ring.register_own_fd();
         }
         Ok(ring)
@@ -516,8 +517,7 @@ impl Ring {
     /// Creates a descriptor that is readable once it was written to, such as for [`signal_as`](Self::signal_as) of a
     /// ring that is made later.
     pub(crate) fn make_signal() -> io::Result<Arc<OwnedFd>> {
-        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        Ok(Arc::new(rustix::event::eventfd(0, flags)?))
+        Ok(Arc::new(descriptor::eventfd()?))
     }
 
     fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {

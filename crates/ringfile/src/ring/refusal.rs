@@ -33,11 +33,11 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Returns why io_uring last refused to register memory in this process, on any thread; `None` if it never did.
 ///
-/// I/O on such memory continues unregistered: [`Metrics::refused_registrations`](crate::Metrics::refused_registrations)
+/// I/O on such memory continues unregistered: [`Metrics::refused_registrations`](crate::metrics::Metrics::refused_registrations)
 /// counts the refusals, and the first one causes a warning through `tracing`. Neither blocks nor allocates.
 ///
 /// ```
-/// if let Some(refused) = ringfile::refused_registration() {
+/// if let Some(refused) = ringfile::buf::refused_registration() {
 ///     println!("memory is not registered: {refused}");
 /// }
 /// ```

@@ -501,7 +501,7 @@ mod tests {
     }
 
     fn open_on_ring() -> File {
-        OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap()
+        OpenOptions::new().read(true).route(Route::Ring).open_blocking("/proc/self/exe").unwrap()
     }
 
     /// In its own process, because pinned memory is counted for the process.
@@ -511,14 +511,14 @@ mod tests {
             return register_on_each_ring();
         }
         let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
-        if !crate::ring_features().unwrap().iter().any(|feature| feature == "registered_buffers") {
+        if !crate::metrics::ring_features().unwrap().iter().any(|feature| feature == "registered_buffers") {
             return skip(name, "this kernel (before 5.19) has no tables of registered memory");
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child
             .args(["--exact", name, "--nocapture"])
             .env(IN_CHILD, "1")
-            .env_remove("RINGFILE_BACKEND")
+            .env_remove("RINGFILE_DISABLE")
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux_raw_sys::io_uring as uapi;
 
@@ -25,8 +25,10 @@ const GIVE_UP: [(u32, &str); 6] = [
     (uapi::IORING_SETUP_CLAMP, "clamp"),
 ];
 
-/// Memory charged to a closed ring is returned up to 150 ms later, so it is worth waiting after `ENOMEM`.
-const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
+/// How often to try again after `ENOMEM`, and how long to sleep in between: the kernel returns the memory of a closed ring up to
+/// 150 ms later. Attempts are counted, since a busy machine delays the sleeps as much as the kernel's thread that returns it.
+const ATTEMPTS: u32 = 40;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 
 const SMALLEST: u32 = 8;
 
@@ -40,10 +42,10 @@ const LINKED: u32 = 2;
 /// thread.
 ///
 /// If the kernel does not support the requested one, the next one in this list is used;
-/// [`ring_features`](crate::ring_features) names the flags of a thread's ring.
+/// [`ring_features`](crate::metrics::ring_features) names the flags of a thread's ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Completions {
+pub enum TaskRun {
     /// When the thread asks for completions, all of them together (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Takes the least
     /// CPU time.
     #[default]
@@ -68,9 +70,9 @@ pub(crate) struct RingOptions {
     /// Whether entries have 128 bytes and completions 32, for commands to a driver. This option is never dropped.
     pub commands: bool,
     /// When the kernel finishes operations for the thread; no effect if a kernel thread submits.
-    pub completions: Completions,
+    pub task_run: TaskRun,
     /// Whether several threads enter the ring, in turn.
-    pub is_joint: bool,
+    pub is_shared: bool,
     /// Whether waiting for I/O is not counted as iowait, if the kernel supports that.
     pub no_iowait: bool,
     /// Additional flags to try, with which tests request unknown ones.
@@ -87,8 +89,8 @@ impl Default for RingOptions {
             sqpoll_idle: None,
             iopoll: false,
             commands: false,
-            completions: Completions::Deferred,
-            is_joint: false,
+            task_run: TaskRun::Deferred,
+            is_shared: false,
             no_iowait: false,
             extra_flags: 0,
         }
@@ -97,8 +99,8 @@ impl Default for RingOptions {
 
 impl RingOptions {
     /// Returns the options of a ring that several threads enter, in turn, and whose completions any of them collects.
-    pub(crate) fn joint() -> Self {
-        Self { completions: Completions::Cooperative, is_joint: true, ..Self::default() }
+    pub(crate) fn shared() -> Self {
+        Self { task_run: TaskRun::Cooperative, is_shared: true, ..Self::default() }
     }
 
     fn flags(&self) -> u32 {
@@ -109,13 +111,13 @@ impl RingOptions {
         let polled = if self.iopoll { uapi::IORING_SETUP_IOPOLL } else { 0 };
         let large = if self.commands { LARGE_ENTRIES } else { 0 };
         let cooperative = uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_TASKRUN_FLAG;
-        let own = match (self.sqpoll_idle, self.completions) {
+        let own = match (self.sqpoll_idle, self.task_run) {
             (Some(_), _) => uapi::IORING_SETUP_SQPOLL,
-            (None, Completions::Deferred) => cooperative | uapi::IORING_SETUP_DEFER_TASKRUN,
-            (None, Completions::Cooperative) => cooperative,
-            (None, Completions::Interrupt) => 0,
+            (None, TaskRun::Deferred) => cooperative | uapi::IORING_SETUP_DEFER_TASKRUN,
+            (None, TaskRun::Cooperative) => cooperative,
+            (None, TaskRun::Interrupt) => 0,
         };
-        let single = if self.is_joint { 0 } else { uapi::IORING_SETUP_SINGLE_ISSUER };
+        let single = if self.is_shared { 0 } else { uapi::IORING_SETUP_SINGLE_ISSUER };
         common | single | polled | large | own
     }
 }
@@ -214,10 +216,14 @@ pub(super) fn entry_shift(params: &uapi::io_uring_params) -> u32 {
 ///
 /// # Errors
 /// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` if io_uring is switched off, `EMFILE`, or `ENOMEM` after the
-/// smallest ring was refused for 200 ms.
+/// smallest ring was refused for 200 ms, or longer on a busy machine. That of `io_uring_enter(2)` if a filter refuses only this
+/// call.
 pub(crate) fn make(options: &RingOptions) -> io::Result<Mapping> {
     let entries = options.entries.max(LINKED);
-    step_down(&RingOptions { entries, ..*options }, options.flags())
+    let mapping = step_down(&RingOptions { entries, ..*options }, options.flags())?;
+    // SAFETY: no entry is submitted.
+    unsafe { abi::enter(mapping.fd.as_raw_fd(), 0, 0, 0) }?;
+    Ok(mapping)
 }
 
 /// Creates the smallest ring, in which any thread may register.
@@ -230,7 +236,7 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
     let wanted = options.entries.clamp(1, 32768).next_power_of_two();
     let mut entries = wanted;
     let mut give_up = [(options.extra_flags, "extra")].into_iter().chain(GIVE_UP);
-    let mut refused_since: Option<Instant> = None;
+    let mut attempts = 0..ATTEMPTS;
     loop {
         // SAFETY: the record is plain integers, for which all zeros is a valid value.
         let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
@@ -251,10 +257,10 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
                     entries /= 2;
                     continue;
                 }
-                if refused_since.get_or_insert_with(Instant::now).elapsed() >= MEMORY_COMES_BACK {
+                if attempts.next().is_none() {
                     return Err(error);
                 }
-                std::thread::sleep(Duration::from_millis(5));
+                std::thread::sleep(BETWEEN_ATTEMPTS);
                 entries = wanted;
             }
             Err(error) => return Err(error),
@@ -263,7 +269,10 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
 }
 
 /// Reads which operations this kernel supports, with `IORING_REGISTER_PROBE`.
-pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
+///
+/// # Errors
+/// That of `io_uring_register(2)` if a filter refuses this call, or the kernel is older than Linux 5.6.
+pub(crate) fn probe(ring: &impl AsFd) -> io::Result<[bool; 256]> {
     #[repr(C)]
     struct Probe {
         last_op: u8,
@@ -277,12 +286,11 @@ pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
     let mut answer = Probe { last_op: 0, count: 0, reserved: 0, reserved2: [0; 3], ops: [unknown; 256] };
     let opcode = uapi::io_uring_register_op::IORING_REGISTER_PROBE as u32;
     // SAFETY: the record has room for the 256 operations that the count announces.
-    if unsafe { abi::register(ring.as_fd(), opcode, &mut answer, 256) }.is_ok() {
-        for operation in answer.ops.iter().take(answer.count.into()) {
-            supported[operation.op as usize] = operation.flags & uapi::IO_URING_OP_SUPPORTED as u16 != 0;
-        }
+    unsafe { abi::register(ring.as_fd(), opcode, &mut answer, 256) }?;
+    for operation in answer.ops.iter().take(answer.count.into()) {
+        supported[operation.op as usize] = operation.flags & uapi::IO_URING_OP_SUPPORTED as u16 != 0;
     }
-    supported
+    Ok(supported)
 }
 
 /// Returns the names of the set-up flags that a ring was made with.
@@ -308,17 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_has_the_flags_of_its_completions() {
+    fn a_ring_has_the_flags_of_its_task_run() {
         let all =
             uapi::IORING_SETUP_DEFER_TASKRUN | uapi::IORING_SETUP_COOP_TASKRUN | uapi::IORING_SETUP_SQPOLL;
         let known = make(&RingOptions::default()).unwrap().params.flags;
-        let flags = |completions| {
-            let options = RingOptions { completions, ..RingOptions::default() };
+        let flags = |task_run| {
+            let options = RingOptions { task_run, ..RingOptions::default() };
             make(&options).unwrap().params.flags & all
         };
-        assert_eq!(flags(Completions::Interrupt), 0);
-        assert_eq!(flags(Completions::Cooperative), known & uapi::IORING_SETUP_COOP_TASKRUN);
-        assert_eq!(flags(Completions::Deferred), known & all);
+        assert_eq!(flags(TaskRun::Interrupt), 0);
+        assert_eq!(flags(TaskRun::Cooperative), known & uapi::IORING_SETUP_COOP_TASKRUN);
+        assert_eq!(flags(TaskRun::Deferred), known & all);
     }
 
     #[test]

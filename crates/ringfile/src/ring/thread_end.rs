@@ -8,15 +8,16 @@
 
 use std::ffi::{c_int, c_void};
 
-use ringfile_buffer::internal::{once::Value, panics};
+use once_cell::race::OnceBox;
+use ringfile_buffer::internal::panics;
 
-static END: Value<fn()> = Value::new();
+static END: OnceBox<fn()> = OnceBox::new();
 /// The key of the process. If two threads create one at the same time, one of the two is never used.
-static KEY: Value<Option<libc::pthread_key_t>> = Value::new();
+static KEY: OnceBox<Option<libc::pthread_key_t>> = OnceBox::new();
 
 /// Makes this thread call `end`, the same function for every call, when it ends.
 pub(crate) fn ask(end: fn()) {
-    END.get_or(|| end);
+    END.get_or_init(|| Box::new(end));
     set((&raw const END).cast());
 }
 
@@ -26,11 +27,11 @@ pub(crate) fn cancel() {
 }
 
 fn set(value: *const c_void) {
-    let key = KEY.get_or(|| {
+    let key = KEY.get_or_init(|| {
         let mut key = 0;
         // SAFETY: the key is written to a local variable. The function exists as long as the library, which the
         // destructor of a thread-local keeps loaded until it cancels the call.
-        (unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0).then_some(key)
+        Box::new((unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0).then_some(key))
     });
     if let Some(key) = key {
         // SAFETY: the value is an address that is never dereferenced. If there is no memory for it, the function is not

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use pin_project_lite::pin_project;
 
 use crate::caught::caught;
-use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
+use crate::driver::{self, Deferred, PostedCall, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
 /// The task number of the future of `block_on`.
@@ -140,7 +140,7 @@ pub(super) enum Command {
 }
 
 /// Makes the loop of a thread run a function soon; see [`Shared::post_to_loop`].
-pub(super) fn call_on(thread: &Shared, call: Call) {
+pub(super) fn call_on(thread: &Shared, call: PostedCall) {
     thread.post_to_loop(|inbox| inbox.calls.push(call));
 }
 
@@ -176,11 +176,7 @@ pub(super) fn current() -> Option<Arc<Shared>> {
 
 /// Returns whether this thread must not wait, because it is in a loop or is an I/O thread.
 pub(crate) fn is_in_loop() -> bool {
-    #[cfg(feature = "sim")]
-    if crate::sim::is_here() {
-        return true;
-    }
-    CURRENT.get() != 0 || driver::is_io_thread()
+    crate::sim::is_here() || CURRENT.get() != 0 || driver::is_io_thread()
 }
 
 /// Notes that a task of this loop has started I/O, and may go on without waiting: nothing is submitted before the loop turns.

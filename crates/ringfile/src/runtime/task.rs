@@ -38,7 +38,8 @@ pub enum JoinError {
     Panicked(Panic),
     /// The task was dropped with its thread's loop.
     Cancelled,
-    /// [`JoinHandle::join`] was called on a ringfile thread, which has tasks to run and can't block: await the handle.
+    /// [`JoinHandle::join`] was called on a ringfile thread, which has tasks to run and can't block: await the handle. Or
+    /// the handle was awaited in a tokio runtime inside a simulated program.
     WouldBlock,
 }
 
@@ -80,7 +81,9 @@ impl fmt::Display for JoinError {
         match self {
             Self::Panicked(panic) => write!(f, "the task panicked: {}", panic.message),
             Self::Cancelled => f.write_str("the task was dropped when its thread left its loop"),
-            Self::WouldBlock => f.write_str("join would block a ringfile thread: await the handle instead"),
+            Self::WouldBlock => f.write_str(
+                "waiting would block a thread that has tasks to run: await the handle in a task of that thread",
+            ),
         }
     }
 }
@@ -90,6 +93,13 @@ impl std::error::Error for JoinError {}
 impl From<JoinError> for std::io::Error {
     fn from(error: JoinError) -> Self {
         std::io::Error::other(error.to_string())
+    }
+}
+
+/// So that `?` works in a function that returns [`Result`](crate::Result), as in `handle.await??`.
+impl From<JoinError> for crate::Error {
+    fn from(error: JoinError) -> Self {
+        Self::new(std::io::ErrorKind::Other, "awaiting a task").because(error.to_string())
     }
 }
 
@@ -124,6 +134,9 @@ impl<T> Future for JoinHandle<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.is_inherited() {
             return Poll::Ready(Err(JoinError::Cancelled));
+        }
+        if self.process.is_none() && crate::sim::is_in_another_runtime() && !self.is_finished() {
+            return Poll::Ready(Err(JoinError::WouldBlock));
         }
         // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
@@ -204,7 +217,6 @@ impl<F: Future> Guarded<F> {
             let _ = panics::catch(|| drop(before));
         }
         // In a simulation, a panic that nobody can ask for fails the run.
-        #[cfg(feature = "sim")]
         if crate::sim::is_here()
             && this.completer.as_ref().is_some_and(|completer| Arc::strong_count(&completer.0) == 1)
             && let Err(JoinError::Panicked(panic)) = result
@@ -246,7 +258,6 @@ where
 {
     let (handle, completer) = handle(None);
     let task = Guarded { future: Some(future), completer: Some(completer) };
-    #[cfg(feature = "sim")]
     if crate::sim::is_here() {
         crate::sim::spawn(Box::pin(task));
         return handle;

@@ -11,7 +11,7 @@ use super::task::{self, JoinHandle};
 use crate::caught::caught;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
-use crate::ring::{Completions, RingOptions};
+use crate::ring::{RingOptions, TaskRun};
 use ringfile_buffer::internal::fork;
 
 /// A set of threads that run tasks and their I/O.
@@ -20,7 +20,7 @@ use ringfile_buffer::internal::fork;
 /// until the kernel has finished with their buffers, and ends the threads.
 ///
 /// A forked child does not have the threads of its parent's runtime: tasks spawned there are
-/// [cancelled](crate::JoinError::Cancelled) at once, and shutting it down or dropping it waits for nothing.
+/// [cancelled](crate::runtime::JoinError::Cancelled) at once, and shutting it down or dropping it waits for nothing.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -79,20 +79,21 @@ impl RuntimeBuilder {
         Self { options: RingOptions { sqpoll_idle, ..self.options }, ..self }
     }
 
-    /// Sets when the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. The others
+    /// Sets when the kernel finishes a thread's operations: [`Deferred`](TaskRun::Deferred) by default. The others
     /// exist to measure what they cost. No effect with [`sqpoll`](Self::sqpoll).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
-    /// use ringfile::{Completions, Runtime};
-    /// let runtime = Runtime::builder().threads(1).completions(Completions::Cooperative).build()?;
+    /// use ringfile::runtime::TaskRun;
+    /// use ringfile::Runtime;
+    /// let runtime = Runtime::builder().threads(1).task_run(TaskRun::Cooperative).build()?;
     /// # runtime.shutdown();
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn completions(self, completions: Completions) -> Self {
-        Self { options: RingOptions { completions, ..self.options }, ..self }
+    pub fn task_run(self, task_run: TaskRun) -> Self {
+        Self { options: RingOptions { task_run, ..self.options }, ..self }
     }
 
     /// Sets whether waiting for I/O is left out of the system's iowait figure (Linux 6.15). Off by default.
@@ -101,7 +102,8 @@ impl RuntimeBuilder {
         Self { options: RingOptions { no_iowait, ..self.options }, ..self }
     }
 
-    /// Starts the threads.
+    /// Starts the threads. Each has the signal mask, affinity, scheduling class and nice value of the calling thread, since it
+    /// runs the program's own tasks; [`pin`](Self::pin) changes the affinity.
     ///
     /// # Errors
     /// For 0 threads, or if a thread cannot be started or pinned.
@@ -110,7 +112,6 @@ impl RuntimeBuilder {
             return Err(Error::new(std::io::ErrorKind::InvalidInput, "creating a runtime")
                 .because("a runtime needs at least one thread"));
         }
-        #[cfg(feature = "sim")]
         if crate::sim::is_here() {
             return Err(Error::new(std::io::ErrorKind::Unsupported, "creating a runtime")
                 .because("its threads would do real I/O beside the simulation: use ringfile::spawn"));

@@ -5,10 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data, PAGE};
-use super::faults::{Call, Drawn, Misplaced};
+use super::faults::{DiskCall, Drawn, Misplaced};
 use super::script::Moment;
 use super::tree::Inode;
 use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World};
+use crate::descriptor::above_standard;
 
 /// The largest size of a file: offsets are signed.
 const LARGEST: u64 = i64::MAX as u64;
@@ -25,7 +26,7 @@ fn refuse(access: i32, flags: i32) -> Result<(), i32> {
 fn stand_in() -> rustix::io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", flags)?;
+    let stand_in = above_standard(rustix::fs::memfd_create(c"ringfile-simulated", flags)?)?;
     rustix::fs::fcntl_add_seals(&stand_in, SealFlags::GROW | SealFlags::WRITE)?;
     Ok(stand_in)
 }
@@ -44,7 +45,7 @@ impl World {
         }
         let number = NEXT_OPEN.fetch_add(1, Ordering::Relaxed);
         let reported = self.disk.failures(inode);
-        let path = String::from_utf8_lossy(path).into_owned();
+        let path = String::from_utf8_lossy(path).into();
         self.open.insert(number, OpenFile { inode, flags, path, reported });
         self.stand_ins.insert(stand_in.as_raw_fd(), number);
         Ok((stand_in, OpenRef::new(number, &self.dropped)))
@@ -71,7 +72,7 @@ impl World {
     ) -> Result<usize, i32> {
         let (inode, flags) = self.opened(file)?;
         refuse(libc::O_WRONLY, flags)?;
-        let len = match self.draw(Call::Read, file, offset, len) {
+        let len = match self.draw(DiskCall::Read, file, offset, len) {
             Drawn::Moves(len) => len,
             Drawn::Fails { errno, .. } => return Err(errno),
         };
@@ -87,7 +88,8 @@ impl World {
             None => take(bytes),
         });
         if flips > 0 {
-            self.went_wrong(place, || format!("a read at byte {offset} gets {flips} flipped bits"));
+            let path = self.path_of(Some(file));
+            self.went_wrong(place, || format!("a read at byte {offset} of {path} gets {flips} flipped bits"));
         }
         done
     }
@@ -107,7 +109,7 @@ impl World {
         if offset.checked_add(len as u64).is_none_or(|end| end > LARGEST) {
             return Err(libc::EFBIG);
         }
-        let drawn = self.draw(Call::Write, file, offset, len);
+        let drawn = self.draw(DiskCall::Write, file, offset, len);
         let mut data = Data::new(offset, len, fill);
         data.is_atomic = how & libc::RWF_ATOMIC != 0;
         self.note(data.sample());
@@ -145,7 +147,7 @@ impl World {
         data.truncate(done);
         if is_durable
             && failed.is_none()
-            && let Drawn::Fails { errno, .. } = self.draw(Call::Sync, file, 0, 0)
+            && let Drawn::Fails { errno, .. } = self.draw(DiskCall::Sync, file, 0, 0)
         {
             self.disk.write_in_vain(inode, data, &mut self.loss())?;
             self.report_failures(file);
@@ -153,14 +155,14 @@ impl World {
         }
         if done > 0 {
             data.is_durable = is_durable && failed.is_none() && !self.is_off;
-            self.misplace(inode, &mut data)?;
+            self.misplace((file, inode), &mut data)?;
             self.disk.change(inode, Change::Write(data))?;
         }
         failed.map_or(Ok(done), Err)
     }
 
     /// Makes a drive lose some writes, or write them to another place. The place where they belong keeps what it has.
-    fn misplace(&mut self, inode: Inode, data: &mut Data) -> Result<(), i32> {
+    fn misplace(&mut self, (file, inode): (OpenNumber, Inode), data: &mut Data) -> Result<(), i32> {
         let Some((at, mut random)) = self.chance(Moment::Drive) else { return Ok(()) };
         let range = data.range();
         let (place, how) = match self.faults.draw_misplaced(&mut random) {
@@ -168,7 +170,9 @@ impl World {
             Some(Misplaced::Lost) => (None, "is lost"),
             Some(Misplaced::Elsewhere) => (self.disk.any_page(&mut random), "goes elsewhere"),
         };
-        self.went_wrong(at, || format!("a write at byte {} {how}", range.start));
+        self.went_wrong(at, || {
+            format!("a write at byte {} of {} {how}", range.start, self.path_of(Some(file)))
+        });
         let mut written = self.disk.peek(inode, range.clone())?;
         (written.is_atomic, written.is_durable) = (data.is_atomic, data.is_durable);
         let written = std::mem::replace(data, written);
@@ -219,7 +223,7 @@ impl World {
         let (inode, _) = self.opened(source)?;
         let (file, into, _) = self.stands_for(to).ok_or(libc::EOPNOTSUPP)?;
         let (hole, data) = self.disk.hole_at(inode, offset, len);
-        let drawn = self.draw(Call::Write, file, at, if hole > 0 { hole } else { data.min(STEP) });
+        let drawn = self.draw(DiskCall::Write, file, at, if hole > 0 { hole } else { data.min(STEP) });
         if let (1.., Drawn::Fails { errno, .. }) = (hole, &drawn) {
             return Err(*errno);
         }
@@ -250,7 +254,7 @@ impl World {
     /// Makes the file durable, or only its data.
     pub(crate) fn sync(&mut self, file: OpenNumber, data_only: bool) -> Result<(), i32> {
         let ((inode, _), mark) = (self.opened(file)?, self.mark);
-        if let Drawn::Fails { errno, .. } = self.draw(Call::Sync, file, 0, 0) {
+        if let Drawn::Fails { errno, .. } = self.draw(DiskCall::Sync, file, 0, 0) {
             self.disk.lose(inode, mark, &mut self.loss());
             self.report_failures(file);
             return Err(errno);

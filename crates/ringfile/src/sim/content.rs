@@ -4,32 +4,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
+use super::fate::Fate;
 use super::ranges::Ranges;
 use super::seed::Random;
 
 /// The unit of a drive: after a power cut, each has its content of before or after a write.
 const SECTOR: u64 = 512;
 pub(super) const PAGE: u64 = 4096;
-type Page = [u8; PAGE as usize];
-static ZEROS: Page = [0; PAGE as usize];
+type ContentPage = [u8; PAGE as usize];
+static ZEROS: ContentPage = [0; PAGE as usize];
 
 /// The bytes of a file. Cloning it copies no page.
 #[derive(Clone, Default)]
-pub(super) struct Content {
+pub(super) struct FileContent {
     pub(super) size: u64,
     /// By number; pages that are missing are zeros.
-    pub(super) pages: BTreeMap<u64, Rc<Page>>,
+    pub(super) pages: BTreeMap<u64, Rc<ContentPage>>,
     /// Numbers of pages that have room on the disk and were not written.
     reserved: Ranges,
     /// Numbers of sectors that the drive cannot read until they are written again.
     bad: Ranges,
 }
 
-impl Content {
+impl FileContent {
     /// Passes the bytes on, a piece after the other.
     pub(super) fn read(&self, offset: u64, len: usize, mut take: impl FnMut(&[u8])) {
         for (page, part) in split(offset..offset + len as u64, PAGE) {
-            let page: &Page = self.pages.get(&page).map_or(&ZEROS, |page| page);
+            let page: &ContentPage = self.pages.get(&page).map_or(&ZEROS, |page| page);
             take(&page[in_page(&part)]);
         }
     }
@@ -172,7 +173,7 @@ impl Content {
 pub(super) struct Data {
     offset: u64,
     len: usize,
-    pages: Vec<Rc<Page>>,
+    pages: Vec<Rc<ContentPage>>,
     /// Whether a power cut leaves all of it or nothing.
     pub(super) is_atomic: bool,
     /// As with `RWF_DSYNC`: this write is durable. It says nothing of earlier ones, which stay in the list before it.
@@ -284,66 +285,78 @@ impl Change {
 }
 
 /// Which part of some changes is kept, one after the other.
-pub(super) struct Parts<'a> {
-    pub(super) content: &'a mut Content,
+pub(super) struct TornParts<'a> {
+    pub(super) content: &'a mut FileContent,
     pub(super) random: &'a mut Random,
     /// Sectors that have lost a change. The page cache has each change on top of the ones before, so that what comes later
     /// is lost too, unless it covers all of the sector.
     lost: BTreeSet<u64>,
 }
 
-impl<'a> Parts<'a> {
-    pub(super) fn new(content: &'a mut Content, random: &'a mut Random) -> Self {
+impl<'a> TornParts<'a> {
+    pub(super) fn new(content: &'a mut FileContent, random: &'a mut Random) -> Self {
         Self { content, random, lost: BTreeSet::new() }
     }
 
     /// Writes any part of some data, in whole sectors, and those that `must` names in any case. The size may be ahead of what
     /// is written, which is then zeros: ext4 changes the size when it submits a write (`mpage_map_and_submit_extent`), and
     /// its journal does not wait for the data. Nothing is written from `limit` on, and of an atomic write all or nothing.
-    pub(super) fn put(&mut self, data: &Data, limit: u64, part: f64, must: impl Fn(u64) -> bool) {
-        let Range { start, end } = data.range();
-        let (end, size) = (end.min(limit).max(start), self.content.size);
+    pub(super) fn put(&mut self, data: &Data, limit: u64, part: f64, must: impl Fn(u64) -> bool) -> Fate {
+        let Range { start, end: wanted } = data.range();
+        let (end, size) = (wanted.min(limit).max(start), self.content.size);
         if data.is_atomic {
-            if end == data.range().end && self.random.happens(part) {
+            let is_kept = end == wanted && self.random.happens(part);
+            if is_kept {
                 self.content.put(data, start..end);
                 self.content.size = size.max(end);
             }
-            return;
+            return if is_kept { Fate::Kept } else { Fate::Lost };
         }
-        self.any_sectors(start..end, part, must, |content, piece| {
+        let kept = self.any_sectors(start..end, part, must, |content, piece| {
             content.size = content.size.max(piece.end);
             content.put(data, piece);
         });
         if end > size && self.random.happens(part) {
             self.content.size = self.content.size.max(end);
         }
-    }
-
-    /// Zeros any part of a range, in whole sectors.
-    pub(super) fn zero(&mut self, range: Range<u64>, part: f64) {
-        for part_of_page in self.content.in_pages(range) {
-            self.any_sectors(part_of_page, part, |_| false, Content::zero);
+        match kept {
+            Some(kept) if end < wanted => kept.and(Fate::Lost),
+            None if end < wanted => Fate::Lost,
+            kept => kept.unwrap_or(Fate::Kept),
         }
     }
 
-    /// Keeps any part of a change of a range, in whole sectors, and those that `must` names in any case.
+    /// Zeros any part of a range, in whole sectors.
+    pub(super) fn zero(&mut self, range: Range<u64>, part: f64) -> Fate {
+        let parts = self.content.in_pages(range).into_iter();
+        let kept = parts.filter_map(|page| self.any_sectors(page, part, |_| false, FileContent::zero));
+        kept.reduce(Fate::and).unwrap_or(Fate::Kept)
+    }
+
+    /// Keeps any part of a change of a range, in whole sectors, and those that `must` names in any case. Returns what has
+    /// become of it; `None` for an empty range.
     fn any_sectors(
         &mut self,
         range: Range<u64>,
         part: f64,
         must: impl Fn(u64) -> bool,
-        keep: impl Fn(&mut Content, Range<u64>),
-    ) {
+        keep: impl Fn(&mut FileContent, Range<u64>),
+    ) -> Option<Fate> {
+        let mut fate: Option<Fate> = None;
         for (sector, piece) in split(range, SECTOR) {
             let is_whole = piece.end - piece.start == SECTOR;
             let is_kept = self.random.happens(part) && (is_whole || !self.lost.contains(&sector));
-            if is_kept || must(sector) {
+            let here = if is_kept || must(sector) {
                 keep(self.content, piece);
                 self.lost.remove(&sector);
+                Fate::Kept
             } else {
                 self.lost.insert(sector);
-            }
+                Fate::Lost
+            };
+            fate = Some(fate.map_or(here, |fate| fate.and(here)));
         }
+        fate
     }
 }
 

@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::content::{Change, Data, PAGE, Parts, split};
+use super::content::{Change, Data, PAGE, TornParts, split};
+use super::fate::{Fate, Fates, Touched};
 use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
 use super::seed::Random;
@@ -53,6 +54,8 @@ pub(crate) struct Contents {
     pub(super) strictness: Strictness,
     /// Bytes that are written to no page yet; `None`: no limit.
     pub(super) room: Option<u64>,
+    /// What was changed since this was taken.
+    pub(super) touched: Touched,
 }
 
 impl Contents {
@@ -211,6 +214,7 @@ impl Contents {
             file.new_metadata.push((file.before + file.changes.len() as u64 + 1, names));
         }
         let file = self.change_live(inode, &change)?;
+        let number = file.before + file.changes.len() as u64;
         file.push(change);
         let durable = file.changes.iter().take_while(|change| change.is_durable()).count();
         file.settle(durable);
@@ -218,6 +222,7 @@ impl Contents {
         if file.changes.len() > MOST_CHANGES {
             self.long = Some(inode);
         }
+        self.touched.add_to_file(inode, number);
         let mark = self.mark(inode);
         if is_durable
             && let Some(names) = self.file(inode)?.take_new_metadata(mark)
@@ -331,23 +336,45 @@ impl Contents {
     /// Fails a sync as Linux does: any part of the changes before the mark never reaches the disk.
     pub(super) fn lose(&mut self, inode: Inode, mark: Mark, random: &mut Random) {
         if let Ok(file) = self.file(inode) {
-            let count = file.covered(mark);
-            let lost: Vec<Change> = file.changes.drain(..count).collect();
-            file.before += count as u64;
-            file.failures += 1;
-            let mut parts = Parts::new(&mut file.durable, random);
+            let lost = file.lose(file.covered(mark));
+            let mut parts = TornParts::new(&mut file.durable, random);
             for change in &lost {
                 match change {
                     // Sizes are metadata, which the journal has.
                     Change::Size(size) => parts.content.resize(*size),
                     Change::Write(data) if !data.is_durable => {
-                        parts.put(data, data.range().end, 0.5, |_| false)
+                        parts.put(data, data.range().end, 0.5, |_| false);
                     }
                     Change::Write(_) | Change::Zero(_) | Change::Reserve(_) | Change::Break(_) => {
                         parts.content.apply(change)
                     }
                 }
             }
+        }
+    }
+
+    /// Returns what has become of changes; `None` if there are none. `cut`: what a power cut has made of those that were not
+    /// durable.
+    pub(super) fn fate(&self, touched: &Touched, cut: Option<&Fates>) -> Option<Fate> {
+        let names = touched.names.clone().map(|number| {
+            match self.name_changes.binary_search_by_key(&number, |change| change.number) {
+                Ok(at) => cut.map_or(Fate::Volatile, |cut| cut.names[at]),
+                Err(_) => Fate::Durable,
+            }
+        });
+        let in_files = touched.file.iter().flat_map(|(inode, numbers)| {
+            numbers.clone().map(|number| self.fate_in_file(*inode, number, cut))
+        });
+        names.chain(in_files).reduce(Fate::and)
+    }
+
+    fn fate_in_file(&self, inode: Inode, number: u64, cut: Option<&Fates>) -> Fate {
+        let Some(file) = self.file_of(inode) else { return Fate::Removed };
+        match cut.map(|cut| cut.files.get(&inode)) {
+            Some(None) if self.links(inode) > 0 => Fate::Nameless,
+            Some(None) => Fate::Removed,
+            Some(Some(fates)) => file.fate(number, Some(fates)),
+            None => file.fate(number, None),
         }
     }
 
@@ -358,9 +385,11 @@ impl Contents {
 
     // ---- Power cuts ----
 
-    /// Returns what is on the disk after a power cut now: what is durable, and any part of the rest.
-    pub(super) fn after_cut(&self, random: &mut Random) -> Self {
-        let tree = self.tree_after_cut(random);
+    /// Returns what is on the disk after a power cut now: what is durable, and any part of the rest. Says what has become of
+    /// the rest.
+    pub(super) fn cut(&self, random: &mut Random) -> (Self, Fates) {
+        let (tree, names) = self.tree_after_cut(random);
+        let mut fates = Fates { names, ..Fates::default() };
         let mut after = Self { room: self.room, strictness: self.strictness, next: self.next, ..Self::new() };
         // Folders and files that no name leads to are gone.
         let mut reached = BTreeSet::from([ROOT]);
@@ -375,7 +404,11 @@ impl Contents {
         }
         for inode in reached {
             let node = match self.nodes.get(&inode) {
-                Some(Node::File(file)) => Node::File(Box::new(file.after_cut(random, self.strictness))),
+                Some(Node::File(file)) => {
+                    let (file, changes) = file.after_cut(random, self.strictness);
+                    fates.files.insert(inode, changes);
+                    Node::File(Box::new(file))
+                }
                 Some(Node::Link(to)) => Node::Link(to.clone()),
                 Some(Node::Folder) | None => Node::Folder,
             };
@@ -383,30 +416,36 @@ impl Contents {
             after.live.modes.extend(tree.modes.get(&inode).map(|mode| (inode, *mode)));
         }
         after.durable.clone_from(&after.live);
-        after
+        (after, fates)
     }
 
-    fn tree_after_cut(&self, random: &mut Random) -> Tree {
+    fn tree_after_cut(&self, random: &mut Random) -> (Tree, Vec<Fate>) {
         let mut tree = self.durable.clone();
-        let kept = match self.strictness {
+        let kept: Vec<bool> = match self.strictness {
             Strictness::Journal => {
                 let kept = random.below(self.name_changes.len() as u64 + 1) as usize;
                 (0..self.name_changes.len()).map(|at| at < kept).collect()
             }
             Strictness::Posix => with_earlier(&self.name_changes, |_| random.happens(0.5)),
         };
-        for (change, is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
-            if is_kept {
+        for (change, is_kept) in self.name_changes.iter().zip(&kept) {
+            if *is_kept {
                 change.apply(&mut tree);
             }
         }
-        tree
+        (tree, kept.into_iter().map(|is_kept| if is_kept { Fate::Kept } else { Fate::Lost }).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Contents {
+        fn after_cut(&self, random: &mut Random) -> Self {
+            self.cut(random).0
+        }
+    }
 
     fn bytes(contents: &mut Contents, path: &[u8]) -> Option<Vec<u8>> {
         let inode = contents.look_up(path, true).ok()?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::seed::Random;
-use crate::OperationKind;
+use crate::latency::OperationKind;
 
 /// What goes wrong on a simulated disk. Rates are probabilities for each operation, from 0 to 1.
 ///
@@ -27,7 +27,7 @@ pub struct Faults {
     write_errors: f64,
     sync_errors: f64,
     flips: f64,
-    failing: Vec<(Call, u64)>,
+    failing: Vec<(DiskCall, u64)>,
     lost_writes: f64,
     misdirected_writes: f64,
     memory_errors: f64,
@@ -124,12 +124,12 @@ impl Faults {
     /// ```
     /// use ringfile::{File, OpenOptions, fs, sim};
     /// let written = sim::Simulation::new(1).run(|_| async {
-    ///     let file = fs::open("log", OpenOptions::new().write(true).create(true)).await.unwrap();
+    ///     let file = OpenOptions::new().write(true).create(true).open("log").await.unwrap();
     ///     file.write_at(vec![1; 2000], 0).await.unwrap();
     /// });
     /// let broken = sim::Faults::none().bad_sectors("log", 512..513);
     /// written.disk().faults(broken).run(|_| async {
-    ///     let failed = File::open("log").unwrap().read_at(Vec::with_capacity(2000), 0).await.unwrap_err();
+    ///     let failed = File::open("log").await.unwrap().read_at(Vec::with_capacity(2000), 0).await.unwrap_err();
     ///     assert_eq!(failed.done(), 512);
     /// });
     /// ```
@@ -166,9 +166,9 @@ impl Faults {
     #[must_use]
     pub fn failing(mut self, kind: OperationKind, number: u64) -> Self {
         let call = match kind {
-            OperationKind::Read => Some(Call::Read),
-            OperationKind::Write => Some(Call::Write),
-            OperationKind::Sync => Some(Call::Sync),
+            OperationKind::Read => Some(DiskCall::Read),
+            OperationKind::Write => Some(DiskCall::Write),
+            OperationKind::Sync => Some(DiskCall::Sync),
             OperationKind::Other => None,
         };
         self.failing.extend(call.map(|call| (call, number)));
@@ -230,21 +230,21 @@ impl Faults {
     }
 
     /// Draws how the call with this number, for `len` bytes, goes: how many of them are moved, or the errno.
-    pub(super) fn draw(&self, what: Call, number: u64, len: usize, random: &mut Random) -> Drawn {
+    pub(super) fn draw(&self, what: DiskCall, number: u64, len: usize, random: &mut Random) -> Drawn {
         let broken = match what {
-            Call::Read => self.read_errors,
-            Call::Write => self.write_errors,
-            Call::Sync => self.sync_errors,
+            DiskCall::Read => self.read_errors,
+            DiskCall::Write => self.write_errors,
+            DiskCall::Sync => self.sync_errors,
         };
         if self.failing.contains(&(what, number)) || random.happens(broken) {
-            let done = if what == Call::Write && len > 1 { random.below(len as u64) as usize } else { 0 };
+            let done = if what == DiskCall::Write && len > 1 { random.below(len as u64) as usize } else { 0 };
             return Drawn::Fails { errno: libc::EIO, after: done };
         }
-        if what != Call::Sync && random.happens(self.interrupted) {
+        if what != DiskCall::Sync && random.happens(self.interrupted) {
             let errno = if random.happens(0.5) { libc::EINTR } else { libc::EAGAIN };
             return Drawn::Fails { errno, after: 0 };
         }
-        if what != Call::Sync && random.happens(self.memory_errors) {
+        if what != DiskCall::Sync && random.happens(self.memory_errors) {
             return Drawn::Fails { errno: libc::ENOMEM, after: 0 };
         }
         if len > 1 && random.happens(self.short) {
@@ -265,7 +265,7 @@ impl Faults {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
+pub(super) enum DiskCall {
     Read,
     Write,
     Sync,

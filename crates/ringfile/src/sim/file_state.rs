@@ -1,14 +1,16 @@
 //! What a simulated file has: what reads see, what is durable, and the changes from the one to the other.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
-use super::content::{Change, Content, PAGE, Parts};
+use super::content::{Change, FileContent, PAGE, TornParts};
+use super::fate::Fate;
 use super::seed::Random;
 
 #[derive(Clone, Default)]
 pub(super) struct FileState {
-    pub(super) live: Content,
-    pub(super) durable: Content,
+    pub(super) live: FileContent,
+    pub(super) durable: FileContent,
     pub(super) changes: VecDeque<Change>,
     /// How many changes were ever taken off the front of the list, so that a sync can name one.
     pub(super) before: u64,
@@ -17,6 +19,8 @@ pub(super) struct FileState {
     pub(super) new_metadata: Vec<(u64, u64)>,
     /// How many syncs have failed: each open file reports each once.
     pub(super) failures: u64,
+    /// The numbers of the changes of which they have lost any part.
+    pub(super) unsynced: Vec<Range<u64>>,
 }
 
 /// What a sync covers: the changes before it began.
@@ -76,13 +80,37 @@ impl FileState {
         });
     }
 
+    /// Takes the oldest changes off the list: a sync of them has failed.
+    pub(super) fn lose(&mut self, count: usize) -> Vec<Change> {
+        let before = self.before;
+        self.before += count as u64;
+        self.failures += 1;
+        self.unsynced.push(before..self.before);
+        self.changes.drain(..count).collect()
+    }
+
+    /// Returns what has become of a change. `cut`: what a power cut has made of those that are not known to be durable.
+    pub(super) fn fate(&self, number: u64, cut: Option<&[Fate]>) -> Fate {
+        let Some(at) = number.checked_sub(self.before) else {
+            let is_unsynced = self.unsynced.iter().any(|numbers| numbers.contains(&number));
+            return if is_unsynced { Fate::Unsynced } else { Fate::Durable };
+        };
+        match (cut, self.changes.get(at as usize)) {
+            (Some(fates), _) => fates.get(at as usize).copied().unwrap_or(Fate::Lost),
+            (None, Some(change)) if change.is_durable() => Fate::Durable,
+            (None, _) => Fate::Volatile,
+        }
+    }
+
     /// Makes the oldest changes durable.
     pub(super) fn settle(&mut self, count: usize) {
         self.changes.drain(..count).for_each(|change| self.durable.apply(&change));
         self.before += count as u64;
     }
 
-    pub(super) fn after_cut(&self, random: &mut Random, how: Strictness) -> Self {
+    /// Returns what is left after a power cut, and what has become of each change.
+    pub(super) fn after_cut(&self, random: &mut Random, how: Strictness) -> (Self, Vec<Fate>) {
+        let mut fates = Vec::with_capacity(self.changes.len());
         let mut content = self.durable.clone();
         let way = random.below(4);
         let early = random.below(self.changes.len() as u64 + 1) as usize;
@@ -101,7 +129,7 @@ impl FileState {
         }
         // The size that reads saw.
         let mut size = content.size;
-        let mut parts = Parts::new(&mut content, random);
+        let mut parts = TornParts::new(&mut content, random);
         for (at, change) in self.changes.iter().enumerate() {
             // Which part of the change is kept: nothing of all, all of all, the early ones, or of each any part.
             let part = match way {
@@ -121,15 +149,25 @@ impl FileState {
                 parts.content.size = parts.content.size.max(end_of_page.min(limit));
             }
             size = grown;
-            match change {
-                Change::Break(_) => parts.content.apply(change),
-                Change::Write(data) if data.is_durable => parts.content.apply(change),
+            fates.push(match change {
+                Change::Break(_) => {
+                    parts.content.apply(change);
+                    Fate::Durable
+                }
+                Change::Write(data) if data.is_durable => {
+                    parts.content.apply(change);
+                    Fate::Durable
+                }
                 Change::Write(data) => parts
                     .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),
-                _ if at < sizes => parts.content.apply(change),
+                _ if at < sizes => {
+                    parts.content.apply(change);
+                    Fate::Durable
+                }
                 Change::Zero(range) => parts.zero(range.start..range.end.min(limit), part),
                 Change::Size(_) | Change::Reserve(_) if limit == u64::MAX && parts.random.happens(part) => {
-                    parts.content.apply(change)
+                    parts.content.apply(change);
+                    Fate::Kept
                 }
                 Change::Size(size) => {
                     // The rest of the page is zeroed in the page cache, and reaches the disk as data.
@@ -138,10 +176,11 @@ impl FileState {
                     if how == Strictness::Journal {
                         limit = limit.min(*size);
                     }
+                    Fate::Lost
                 }
-                Change::Reserve(_) => {}
-            }
+                Change::Reserve(_) => Fate::Lost,
+            });
         }
-        Self { live: content.clone(), durable: content, ..Self::default() }
+        (Self { live: content.clone(), durable: content, ..Self::default() }, fates)
     }
 }

@@ -3,26 +3,46 @@
 //! Paths and their errors are as in the kernel (`fs/namei.c`).
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::disk::{Contents, Node, ROOT};
 use super::tree::{Inode, Name, NameChange};
 
 /// A path leads through at most this many symbolic links (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
+/// The longest name (`NAME_MAX`), in bytes.
+const LONGEST_NAME: usize = 255;
+/// The longest path, and the longest target of a symbolic link: `PATH_MAX` without the zero at the end.
+const LONGEST_PATH: usize = 4095;
 
 fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
+}
+
+/// Refuses a path that the kernel does not even look at (`getname`).
+fn check_length(path: &[u8]) -> Result<(), i32> {
+    match path.len() {
+        0 => Err(libc::ENOENT),
+        1..=LONGEST_PATH => Ok(()),
+        _ => Err(libc::ENAMETOOLONG),
+    }
+}
+
+/// Returns whether a path ends in no name, but in `.`, `..` or the root.
+fn ends_in_dots(path: &[u8]) -> bool {
+    matches!(parts(path).next_back(), None | Some(b"." | b".."))
 }
 
 impl Contents {
     // ---- Looking up ----
 
     /// Returns where a path leads, whether something is there or not. `follows`: also if its last component is a symbolic
-    /// link.
+    /// link. Only [`at`](Self::at) looks at that component's length, as in the kernel: a call may fail for another reason
+    /// first.
     fn place(&self, path: &[u8], follows: bool) -> Result<Name, i32> {
-        if path.is_empty() {
-            return Err(libc::ENOENT);
-        }
+        check_length(path)?;
         let (mut folder, mut above) = (ROOT, Vec::new());
         let mut rest: VecDeque<&[u8]> = parts(path).collect();
         let mut followed = 0;
@@ -36,9 +56,12 @@ impl Contents {
                 _ => {}
             }
             let name = (folder, part.to_vec());
-            let found = self.at(&name);
+            if rest.is_empty() && !follows {
+                return Ok(name);
+            }
+            let found = self.at(&name)?;
             match found.and_then(|inode| self.nodes.get(&inode)) {
-                Some(Node::Link(to)) if follows || !rest.is_empty() => {
+                Some(Node::Link(to)) => {
                     followed += 1;
                     if followed > MOST_LINKS {
                         return Err(libc::ELOOP);
@@ -63,13 +86,18 @@ impl Contents {
         Ok((folder, Vec::new()))
     }
 
-    fn at(&self, name: &Name) -> Option<Inode> {
-        if name.1.is_empty() { Some(name.0) } else { self.live.names.get(name).copied() }
+    /// Returns what has this name.
+    fn at(&self, name: &Name) -> Result<Option<Inode>, i32> {
+        match name.1.len() {
+            0 => Ok(Some(name.0)),
+            1..=LONGEST_NAME => Ok(self.live.names.get(name).copied()),
+            _ => Err(libc::ENAMETOOLONG),
+        }
     }
 
     pub(super) fn look_up(&self, path: &[u8], follows: bool) -> Result<Inode, i32> {
         let must_be_folder = path.ends_with(b"/");
-        let inode = self.at(&self.place(path, follows || must_be_folder)?).ok_or(libc::ENOENT)?;
+        let inode = self.at(&self.place(path, follows || must_be_folder)?)?.ok_or(libc::ENOENT)?;
         if must_be_folder && !self.is_folder(inode) { Err(libc::ENOTDIR) } else { Ok(inode) }
     }
 
@@ -115,6 +143,7 @@ impl Contents {
         let change = NameChange::new(self.names_changed, names, mode, &self.live);
         change.apply(&mut self.live);
         self.name_changes.push(change);
+        self.touched.add_to_names(self.names_changed);
         self.names_changed += 1;
     }
 
@@ -134,11 +163,14 @@ impl Contents {
         let has = |flag| flags & flag != 0;
         let makes_new = has(libc::O_CREAT) && has(libc::O_EXCL);
         let follows = !has(libc::O_NOFOLLOW) && !makes_new;
-        let is_folder = path.ends_with(b"/");
+        // With a `.` at the end, a slash behind it makes no difference.
+        let is_folder = path.ends_with(b"/") && !ends_in_dots(path);
         let inode = if has(libc::O_CREAT) {
             let name = self.place(path, follows && !is_folder)?;
-            match self.at(&name) {
-                _ if is_folder => return Err(libc::EISDIR),
+            if is_folder {
+                return Err(libc::EISDIR);
+            }
+            match self.at(&name)? {
                 Some(_) if makes_new => return Err(libc::EEXIST),
                 Some(inode) => inode,
                 None => self.add(name, Node::new_file(self.names_changed + 1), mode),
@@ -163,28 +195,31 @@ impl Contents {
         Ok(())
     }
 
-    /// Creates a folder and those above it.
+    /// Creates a folder and those above it, by the steps of std's `DirBuilder`. To that a path such as `a/.` has no `a`
+    /// above it.
     pub(crate) fn create_dirs(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
-        let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
-        for end in ends {
-            let is_above = path[end..].iter().any(|byte| *byte != b'/');
-            match (self.create_dir(&path[..end], mode), self.look_up(&path[..end], true)) {
-                (Ok(()), _) => {}
-                (Err(libc::EEXIST), Ok(inode)) if self.is_folder(inode) => {}
-                // A file is above it, or a link that leads nowhere.
-                (Err(libc::EEXIST), Ok(_)) if is_above => return Err(libc::ENOTDIR),
-                (Err(libc::EEXIST), Err(errno)) if is_above && errno != libc::ENOENT => return Err(errno),
-                (Err(errno), _) => return Err(errno),
+        let above = Path::new(OsStr::from_bytes(path)).ancestors().map(|path| path.as_os_str().as_bytes());
+        let mut missing = Vec::new();
+        for path in above.take_while(|path| !path.is_empty()) {
+            match self.find_or_create_dir(path, mode) {
+                Err(libc::ENOENT) => missing.push(path),
+                Err(errno) => return Err(errno),
+                Ok(()) => break,
             }
         }
-        Ok(())
+        missing.into_iter().rev().try_for_each(|path| self.find_or_create_dir(path, mode))
+    }
+
+    fn find_or_create_dir(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
+        match self.create_dir(path, mode) {
+            Err(libc::EEXIST) if self.look_up(path, true).is_ok_and(|found| self.is_folder(found)) => Ok(()),
+            created => created,
+        }
     }
 
     /// Makes a symbolic link.
     pub(crate) fn symlink(&mut self, to: &[u8], path: &[u8]) -> Result<(), i32> {
-        if to.is_empty() {
-            return Err(libc::ENOENT);
-        }
+        check_length(to)?;
         let name = self.new_name(path, false)?;
         self.add(name, Node::Link(to.to_vec()), 0o777);
         Ok(())
@@ -193,7 +228,7 @@ impl Contents {
     /// Returns a name that nothing has.
     fn new_name(&self, path: &[u8], is_folder: bool) -> Result<Name, i32> {
         let name = self.place(path, false)?;
-        match self.at(&name) {
+        match self.at(&name)? {
             Some(_) => Err(libc::EEXIST),
             None if path.ends_with(b"/") && !is_folder => Err(libc::ENOENT),
             None => Ok(name),
@@ -225,14 +260,14 @@ impl Contents {
     pub(super) fn remove(&mut self, path: &[u8], is_folder: bool) -> Result<Inode, i32> {
         let name = self.place(path, false)?;
         if name.1.is_empty() {
-            return Err(match path {
+            return Err(match parts(path).next_back() {
                 _ if !is_folder => libc::EISDIR,
-                path if path.ends_with(b"..") => libc::ENOTEMPTY,
-                path if path.ends_with(b".") => libc::EINVAL,
+                Some(b"..") => libc::ENOTEMPTY,
+                Some(b".") => libc::EINVAL,
                 _ => libc::EBUSY,
             });
         }
-        let inode = self.at(&name).ok_or(libc::ENOENT)?;
+        let inode = self.at(&name)?.ok_or(libc::ENOENT)?;
         self.must_be(is_folder, inode)?;
         if !is_folder && path.ends_with(b"/") {
             return Err(libc::ENOTDIR);
@@ -252,8 +287,8 @@ impl Contents {
         if to.1.is_empty() {
             return Err(if is_new { libc::EEXIST } else { libc::EBUSY });
         }
-        let inode = self.at(&from).ok_or(libc::ENOENT)?;
-        let replaced = self.at(&to);
+        let inode = self.at(&from)?.ok_or(libc::ENOENT)?;
+        let replaced = self.at(&to)?;
         let is_file = |inode: Inode| !self.is_folder(inode);
         match replaced {
             Some(_) if is_new => return Err(libc::EEXIST),

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
+use super::trace::{End, Past};
+
 /// What a run can do wrong at one of its moments. The moments of each kind are numbered from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Moment {
@@ -20,7 +22,7 @@ pub(super) enum Moment {
     Drive,
     /// An operation begins, and is stuck.
     Start,
-    /// The number is that of the event before which the power is cut.
+    /// The number is that of the event after which the power is cut.
     Cut,
 }
 
@@ -39,13 +41,13 @@ impl Moment {
 
 /// A moment of a test. The simulations that it runs are numbered from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Place {
+pub(super) struct FaultPlace {
     pub(super) run: u64,
     pub(super) moment: Moment,
     pub(super) number: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FaultPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Moment::ALL[self.moment as usize].1;
         write!(f, "{}:{name}{}", self.run, self.number)
@@ -54,7 +56,7 @@ impl fmt::Display for Place {
 
 /// The places at which something may go wrong, in words: `1:write17 1:cut532`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Script(pub(super) BTreeSet<Place>);
+pub(super) struct Script(pub(super) BTreeSet<FaultPlace>);
 
 impl Script {
     /// Reads a script; `None` if a word of it is no place.
@@ -63,12 +65,12 @@ impl Script {
             let (run, at) = word.split_once(':')?;
             let (moment, number) =
                 Moment::ALL.iter().find_map(|(moment, name)| Some((*moment, at.strip_prefix(name)?)))?;
-            Some(Place { run: run.parse().ok()?, moment, number: number.parse().ok()? })
+            Some(FaultPlace { run: run.parse().ok()?, moment, number: number.parse().ok()? })
         };
         words.split_whitespace().map(place).collect::<Option<_>>().map(Self)
     }
 
-    /// Returns the event before which the power is cut in a run.
+    /// Returns the event after which the power is cut in a run.
     pub(super) fn cut(&self, run: u64) -> Option<u64> {
         self.0.iter().find(|place| place.run == run && place.moment == Moment::Cut).map(|place| place.number)
     }
@@ -83,39 +85,45 @@ impl fmt::Display for Script {
 
 /// How the simulations of a test are to be run, and what went wrong in them.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct FaultPlan {
     /// How many simulations have begun.
     pub(super) runs: u64,
     /// All that may go wrong; `None`: what the seed and the rates say.
     pub(super) only: Option<Rc<Script>>,
     /// What went wrong, in words.
-    pub(super) happened: Vec<(Place, String)>,
-    /// The runs at whose end the power was cut.
-    pub(super) cut_at_end: Vec<u64>,
+    pub(super) happened: Vec<(FaultPlace, String)>,
+    /// The runs in which the power was cut, and that which has panicked.
+    pub(super) pasts: Vec<Rc<Past>>,
 }
 
-impl Plan {
+impl FaultPlan {
     pub(super) fn new(only: Option<Script>) -> Self {
         Self { only: only.map(Rc::new), ..Self::default() }
     }
 }
 
 thread_local! {
-    static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+    static PLAN: RefCell<Option<FaultPlan>> = const { RefCell::new(None) };
 }
 
 /// Puts a plan in place for the calling thread, or takes it away.
-pub(super) fn set(plan: Option<Plan>) -> Option<Plan> {
+pub(super) fn set(plan: Option<FaultPlan>) -> Option<FaultPlan> {
     PLAN.replace(plan)
 }
 
 /// Runs `act` on the calling thread's plan; `None` without one.
-pub(super) fn with<R>(act: impl FnOnce(&mut Plan) -> R) -> Option<R> {
+pub(super) fn with<R>(act: impl FnOnce(&mut FaultPlan) -> R) -> Option<R> {
     PLAN.with_borrow_mut(|plan| plan.as_mut().map(act))
 }
 
+/// Notes that a run has ended, if the power was cut or it has panicked.
+pub(super) fn note_end(past: &Rc<Past>) {
+    let is_told = past.end != End::Returned;
+    with(|plan| plan.pasts.extend(is_told.then(|| Rc::clone(past))));
+}
+
 /// Notes that something goes wrong.
-pub(super) fn note(place: Place, what: String) {
+pub(super) fn note(place: FaultPlace, what: String) {
     with(|plan| plan.happened.push((place, what)));
 }
 

@@ -5,11 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::script::{self, Plan, Script};
+use super::file_state::Strictness;
+use super::script::{self, FaultPlan, Moment, Script};
+use super::trace::{End, Past};
 use crate::lock::Lock;
 
 /// The variable that names one seed.
@@ -17,9 +20,10 @@ const ONE: &str = "RINGFILE_SIM_SEED";
 
 /// Runs a test with each seed, on all cores, until one fails, whose seed it prints on standard error. That one is repeated,
 /// without a part of its faults each time, up to a thousand times or a minute: the shortest list of faults with which it still
-/// fails at the same line is printed too, for [`replay`]. At the end it prints how many seeds there were in a second, and
-/// meanwhile too if standard error is a terminal. With `RINGFILE_SIM_SEED` in the environment, only that seed is run, on the
-/// calling thread.
+/// fails at the same line is printed too, for [`replay`], and the last operations before each power cut, with what that has
+/// left of them. At the end it prints how many seeds there were in a second, and meanwhile too if standard error is a
+/// terminal; and if no disk had [`Strictness::Posix`], that. With `RINGFILE_SIM_SEED` in the environment, only that seed is
+/// run, on the calling thread.
 ///
 /// # Panics
 /// With the panic of a test that fails. If `RINGFILE_SIM_SEED` is no number.
@@ -28,7 +32,7 @@ const ONE: &str = "RINGFILE_SIM_SEED";
 /// use ringfile::{OpenOptions, fs, sim};
 /// sim::for_each_seed(0..200, |seed| {
 ///     sim::Simulation::new(seed).run(|_| async {
-///         let file = fs::open("x", OpenOptions::new().read(true).write(true).create(true)).await.unwrap();
+///         let file = OpenOptions::new().read(true).write(true).create(true).open("x").await.unwrap();
 ///         file.write_at(vec![1; 10_000], 0).await.unwrap();
 ///         assert_eq!(file.size().unwrap(), 10_000);
 ///     });
@@ -37,9 +41,15 @@ const ONE: &str = "RINGFILE_SIM_SEED";
 pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
     if let Some(seed) = std::env::var_os(ONE) {
         let seed = seed.to_str().and_then(|seed| seed.parse().ok());
-        return test(seed.unwrap_or_else(|| panic!("{ONE} must be a number from 0 to {}", u64::MAX)));
+        let seed = seed.unwrap_or_else(|| panic!("{ONE} must be a number from 0 to {}", u64::MAX));
+        return run_alone(seed, None, test);
     }
-    let run = Run { next: AtomicU64::new(seeds.start), failed: Lock::default(), began: Instant::now() };
+    let run = SeedRun {
+        next: AtomicU64::new(seeds.start),
+        failed: Lock::default(),
+        cuts: Lock::default(),
+        began: Instant::now(),
+    };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -51,7 +61,13 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
     // A test that is repeated may have called this.
     if !is_shrinking() {
         let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
-        eprintln!("{done} seeds, {:.0} a second", run.rate(done));
+        let hint = match *run.cuts.lock() {
+            Cuts { journal: true, posix: false } => {
+                ", all disks with Strictness::Journal; Strictness::Posix promises less"
+            }
+            _ => "",
+        };
+        eprintln!("{done} seeds, {:.0} a second{hint}", run.rate(done));
         if let Some((seed, _)) = failed {
             eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
             shrink(seed, &test);
@@ -75,7 +91,7 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
 /// sim::replay(7, "1:write1 1:cut30", |seed| {
 ///     let faults = sim::Faults::none().short_transfers(1.0);
 ///     sim::Simulation::new(seed).faults(faults).power_cuts(true).run(|_| async {
-///         let file = fs::open("x", OpenOptions::new().read(true).write(true).create(true)).await.unwrap();
+///         let file = OpenOptions::new().read(true).write(true).create(true).open("x").await.unwrap();
 ///         file.write_at(vec![1; 100], 0).await.unwrap(); // it is continued
 ///         *content.borrow_mut() = file.read_at(Vec::with_capacity(100), 0).await.unwrap();
 ///     });
@@ -84,10 +100,21 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
 /// ```
 pub fn replay(seed: u64, faults: &str, test: impl FnOnce(u64)) {
     let Some(only) = Script::parse(faults) else { panic!("no list of faults: {faults:?}") };
-    let before = script::set(Some(Plan::new(Some(only))));
+    run_alone(seed, Some(only), test);
+}
+
+/// Runs a test with a seed, and with these faults or all. If it fails, prints what went wrong.
+fn run_alone(seed: u64, only: Option<Script>, test: impl FnOnce(u64)) {
+    let before = script::set(Some(FaultPlan::new(only)));
     let result = catch_unwind(AssertUnwindSafe(|| test(seed)));
-    script::set(before);
-    result.unwrap_or_else(|payload| resume_unwind(payload));
+    let plan = script::set(before).unwrap_or_default();
+    if let Err(payload) = result {
+        if !is_shrinking() {
+            eprintln!("seed {seed} fails:");
+            tell(&plan);
+        }
+        resume_unwind(payload);
+    }
 }
 
 /// Repeating a test that fails takes at most this many runs, and this long.
@@ -96,7 +123,17 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 static HOOK: Once = Once::new();
 
+/// On which disks the power was cut.
+#[derive(Clone, Copy, Default)]
+struct Cuts {
+    journal: bool,
+    posix: bool,
+}
+
 thread_local! {
+    static CUTS: Cell<Cuts> = const { Cell::new(Cuts { journal: false, posix: false }) };
+    /// Whether the thread runs seeds of which one that fails is repeated, and its operations are told then.
+    static RUNS_SEEDS: Cell<bool> = const { Cell::new(false) };
     static SHRINKS: Cell<bool> = const { Cell::new(false) };
     /// Where this thread has panicked while it shrank.
     static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
@@ -105,6 +142,58 @@ thread_local! {
 /// Returns whether the calling thread repeats a test that fails, and should print nothing.
 pub(super) fn is_shrinking() -> bool {
     SHRINKS.get()
+}
+
+/// Notes that the calling thread has run a simulation on such a disk.
+pub(super) fn note_disk(strictness: Strictness, is_cut: bool) {
+    let Cuts { journal, posix } = CUTS.get();
+    CUTS.set(match strictness {
+        Strictness::Journal => Cuts { journal: journal || is_cut, posix },
+        Strictness::Posix => Cuts { journal, posix: posix || is_cut },
+    });
+}
+
+/// Prints that a run has panicked; and its operations and those of the run before its disk lost power, unless they are
+/// told later.
+pub(super) fn tell_failure(seed: u64, now: Duration, past: &Past, before: Option<&Past>) {
+    if is_shrinking() {
+        return;
+    }
+    let Past { run, event, .. } = past;
+    eprintln!("a simulation failed: seed {seed}, run {run} on its disk, event {event}, after {now:?}");
+    if RUNS_SEEDS.get() || script::with(|_| ()).is_some() {
+        return;
+    }
+    eprint!("{}", past.report("    "));
+    if let Some(before) = before {
+        let Past { run, event, .. } = before;
+        eprintln!("the power was cut before, in run {run} on its disk, after event {event}:");
+        eprint!("{}", before.report("    "));
+    }
+}
+
+/// Prints what went wrong in a test that has failed, and the last operations before each power cut and before the panic.
+fn tell(plan: &FaultPlan) {
+    const INDENT: &str = "        ";
+    let mut pasts = plan.pasts.clone();
+    for (place, what) in &plan.happened {
+        eprintln!("    {place}: {what}");
+        let is_its = |past: &Rc<Past>| past.place == place.run && past.end == End::Cut;
+        if place.moment == Moment::Cut
+            && let Some(at) = pasts.iter().position(is_its)
+        {
+            eprint!("{}", pasts.remove(at).report(INDENT));
+        }
+    }
+    for past in pasts {
+        let Past { place, event, .. } = &*past;
+        match past.end {
+            End::CutAfterwards => eprintln!("    the power is cut at the end of run {place}"),
+            End::Cut => eprintln!("    the power is cut in run {place} at last, after event {event}"),
+            End::Panicked | End::Returned => eprintln!("    run {place} fails in event {event}"),
+        }
+        eprint!("{}", past.report(INDENT));
+    }
 }
 
 /// Finds few faults with which a test still fails, and prints them.
@@ -125,22 +214,17 @@ fn shrink(seed: u64, test: &impl Fn(u64)) {
         None => {
             eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
         }
-        Some((Plan { runs: 0, .. }, _)) => {
+        Some((FaultPlan { runs: 0, .. }, _)) => {
             eprintln!("no simulation ran on the thread of the test, so its faults are not known")
         }
-        Some((Plan { happened, cut_at_end, .. }, all)) => {
+        Some((plan, all)) => {
             let runs = shrinker.runs;
-            let script = Script(happened.iter().map(|(place, _)| *place).collect());
-            match happened.len() {
+            let script = Script(plan.happened.iter().map(|(place, _)| *place).collect());
+            match plan.happened.len() {
                 0 => eprintln!("it fails without any fault"),
                 enough => eprintln!("{enough} of {all} faults are enough (found in {runs} runs):"),
             }
-            for (place, what) in happened {
-                eprintln!("    {place}: {what}");
-            }
-            for run in cut_at_end {
-                eprintln!("    the power is cut at the end of run {run}");
-            }
+            tell(&plan);
             eprintln!("ringfile::sim::replay({seed}, \"{script}\", test) runs it with these alone");
         }
     }
@@ -155,9 +239,9 @@ struct Shrinker<'a, T> {
 
 impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
-    fn run(&mut self, only: Option<Script>) -> Option<(String, Plan)> {
+    fn run(&mut self, only: Option<Script>) -> Option<(String, FaultPlan)> {
         self.runs += 1;
-        let before = script::set(Some(Plan::new(only)));
+        let before = script::set(Some(FaultPlan::new(only)));
         let result = catch_unwind(AssertUnwindSafe(|| (self.test)(self.seed)));
         let plan = script::set(before).unwrap_or_default();
         result.is_err().then(|| (PANICKED.take(), plan))
@@ -170,7 +254,7 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
     /// place. Returns the last run that has failed, and how many faults there were at first; `None` if it does not
     /// fail.
-    fn shrink(&mut self) -> Option<(Plan, usize)> {
+    fn shrink(&mut self) -> Option<(FaultPlan, usize)> {
         let (failure, mut last) = self.run(None)?;
         let all = last.happened.len();
         let mut size = all;
@@ -192,13 +276,14 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     }
 }
 
-struct Run {
+struct SeedRun {
     next: AtomicU64,
     failed: Lock<Option<(u64, Box<dyn Any + Send>)>>,
+    cuts: Lock<Cuts>,
     began: Instant,
 }
 
-impl Run {
+impl SeedRun {
     fn rate(&self, done: u64) -> f64 {
         done as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }
@@ -206,10 +291,11 @@ impl Run {
     /// Runs a thread.
     fn run(&self, seeds: &Range<u64>, test: &impl Fn(u64), tells: bool) {
         let mut told = Instant::now();
+        RUNS_SEEDS.set(true);
         while self.failed.lock().is_none() {
             let seed = self.next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
-                return;
+                break;
             }
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
                 self.failed.lock().get_or_insert((seed, payload));
@@ -220,5 +306,7 @@ impl Run {
                 eprint!("\r{done} of {} seeds, {:.0} a second ", seeds.end - seeds.start, self.rate(done));
             }
         }
+        let (here, mut cuts) = (CUTS.get(), self.cuts.lock());
+        *cuts = Cuts { journal: cuts.journal || here.journal, posix: cuts.posix || here.posix };
     }
 }

@@ -17,10 +17,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::disk::Contents;
-use super::faults::{Call, Drawn, Faults};
+use super::fate::{Fates, Touched};
+use super::faults::{DiskCall, Drawn, Faults};
 use super::file_state::Mark;
-use super::script::{self, Moment, Place, Script};
+use super::script::{self, FaultPlace, Moment, Script};
 use super::seed::Random;
+use super::trace::{Description, Trace};
 use super::tree::Inode;
 use crate::lock::Lock;
 
@@ -35,7 +37,7 @@ pub(super) struct OpenFile {
     pub(super) inode: Inode,
     pub(super) flags: i32,
     /// For reports.
-    pub(super) path: String,
+    pub(super) path: Rc<str>,
     /// How many of the file's failed syncs it has reported.
     pub(super) reported: u64,
 }
@@ -48,8 +50,6 @@ pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
 type Dropped = Lock<Vec<OpenNumber>>;
 
 impl OpenRef {
-    pub(crate) const PATH: Self = Self(0, None);
-
     pub(super) fn new(number: OpenNumber, dropped: &Arc<Dropped>) -> Self {
         Self(number, Some(Arc::clone(dropped)))
     }
@@ -66,11 +66,11 @@ impl Drop for OpenRef {
 }
 
 /// An operation in flight, which ends once.
-pub(crate) trait Operation {
+pub(crate) trait PendingOperation {
     /// Returns whether somebody still waits for it.
     fn is_wanted(&self) -> bool;
-    /// Says what it is, for a report: "write of log at byte 512".
-    fn describe(&self) -> String;
+    /// Says what it is, for a report.
+    fn describe(&self, world: &World) -> Description;
     /// Carries it out on this thread, by the calls of this simulation; calls `note` before it tells how it has ended.
     fn carry_out(self: Box<Self>, note: fn(CarriedOut));
     /// Ends it without carrying it out.
@@ -80,7 +80,6 @@ pub(crate) trait Operation {
 /// What an operation was asked, and what it has done.
 #[derive(Clone, Copy)]
 pub(crate) struct CarriedOut {
-    pub verb: &'static str,
     pub kind: u8,
     pub offset: u64,
     /// Bytes that were asked for.
@@ -91,9 +90,9 @@ pub(crate) struct CarriedOut {
 }
 
 /// The places of a run at which something may go wrong.
-struct Places {
+pub(super) struct Places {
     /// The number of the run in its test; 0 if what goes wrong is not noted.
-    run: u64,
+    pub(super) run: u64,
     only: Option<Rc<Script>>,
     /// From which the chances of each place follow.
     first: Random,
@@ -102,17 +101,17 @@ struct Places {
 
 enum Event {
     /// An operation ends; the mark is what a sync covers.
-    Operation(Box<dyn Operation>, Mark),
+    Operation(Box<dyn PendingOperation>, Mark),
     Timer(Waker),
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+type SimTask = Pin<Box<dyn Future<Output = ()>>>;
 
 pub(crate) struct World {
     pub(crate) disk: Contents,
     pub(super) random: Random,
     pub(super) faults: Faults,
-    places: Places,
+    pub(super) places: Places,
     /// The time since the simulation began.
     pub(super) now: Duration,
     began: Instant,
@@ -120,7 +119,7 @@ pub(crate) struct World {
     /// What happens later, in its order.
     queue: BTreeMap<(Duration, u64), Event>,
     /// By number, each with its waker; `None` for the main future, those that have ended, and the one that runs.
-    tasks: Vec<Option<(Task, Waker)>>,
+    tasks: Vec<Option<(SimTask, Waker)>>,
     woken: Arc<Woken>,
     pub(super) open: BTreeMap<OpenNumber, OpenFile>,
     /// The open files, by the descriptors that stand for them.
@@ -131,13 +130,12 @@ pub(crate) struct World {
     /// Whether it is cut: what is carried out now was in flight, and is not durable.
     pub(super) is_off: bool,
     pub(super) events: u64,
-    pub(super) trace: u64,
-    /// The last operation that has ended.
-    pub(super) last: Option<CarriedOut>,
+    pub(super) fingerprint: u64,
+    pub(super) trace: Trace,
     /// What the sync that is carried out covers.
     pub(super) mark: Mark,
-    /// What a power cut has left.
-    pub(super) left: Option<Contents>,
+    /// What a power cut has left, and what it has made of what was not durable.
+    pub(super) left: Option<(Contents, Fates)>,
 }
 
 thread_local! {
@@ -182,18 +180,18 @@ impl Woken {
     }
 }
 
-struct TaskWaker {
+struct SimTaskWaker {
     woken: Arc<Woken>,
     task: usize,
 }
 
-impl TaskWaker {
+impl SimTaskWaker {
     fn of(woken: &Arc<Woken>, task: usize) -> Waker {
         Waker::from(Arc::new(Self { woken: Arc::clone(woken), task }))
     }
 }
 
-impl Wake for TaskWaker {
+impl Wake for SimTaskWaker {
     fn wake(self: Arc<Self>) {
         self.woken.add(self.task);
     }
@@ -223,20 +221,38 @@ impl World {
             cut_at: u64::MAX,
             is_off: false,
             events: 0,
-            trace: 0xcbf2_9ce4_8422_2325,
-            last: None,
+            fingerprint: 0xcbf2_9ce4_8422_2325,
+            trace: Trace::default(),
             mark: Mark::default(),
             left: None,
         }
     }
 
-    /// Describes the last operation, for a report.
-    pub(super) fn last_operation(&self) -> String {
-        let Some(CarriedOut { verb, offset, done, errno, .. }) = self.last else {
-            return "before the first operation".to_owned();
-        };
-        let after = self.now;
-        format!("after {after:?}; the last operation: {verb} at byte {offset} ({done} bytes, errno {errno})")
+    /// Returns the path by which a file was opened; of one that is not open, an empty one.
+    pub(crate) fn path_of(&self, file: Option<OpenNumber>) -> Rc<str> {
+        let open = file.and_then(|file| self.open.get(&file));
+        open.map_or_else(|| "".into(), |open| Rc::clone(&open.path))
+    }
+
+    /// Returns the path of the open file that a descriptor stands for.
+    pub(crate) fn path_behind(&self, stand_in: RawFd) -> Rc<str> {
+        self.path_of(self.stand_ins.get(&stand_in).copied())
+    }
+
+    /// Notes that an operation is carried out. `is_in_flight`: since the run ends.
+    fn begins(&mut self, what: Description, is_in_flight: bool) {
+        // What the program does after the power cut has no effect.
+        if self.left.is_none() {
+            self.disk.touched = Touched::default();
+            self.trace.begins((!is_in_flight).then_some(self.events), what);
+        }
+    }
+
+    /// Notes how the operation has ended.
+    fn ended(&mut self, done: usize, errno: i32) {
+        if self.left.is_none() {
+            self.trace.ended(done, errno, std::mem::take(&mut self.disk.touched));
+        }
     }
 
     /// Sets that the power is cut within this many events, or at the end.
@@ -247,17 +263,17 @@ impl World {
         let scripted = only.as_ref().map(|only| only.cut(*run));
         self.cut_at = scripted.unwrap_or(Some(chosen)).unwrap_or(events).min(u64::MAX - 1);
         if scripted != Some(None) {
-            let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
-            script::note(place, format!("the power is cut before event {}", self.cut_at));
+            let place = FaultPlace { run: *run, moment: Moment::Cut, number: self.cut_at };
+            script::note(place, format!("the power is cut after event {}", self.cut_at));
         }
     }
 
     /// Counts a moment. Returns its place and its chances, if something may go wrong there.
-    pub(super) fn chance(&mut self, moment: Moment) -> Option<(Place, Random)> {
+    pub(super) fn chance(&mut self, moment: Moment) -> Option<(FaultPlace, Random)> {
         let Places { run, only, first, counts, .. } = &mut self.places;
         let count = &mut counts[moment as usize];
         *count += 1;
-        let place = Place { run: *run, moment, number: *count };
+        let place = FaultPlace { run: *run, moment, number: *count };
         if only.as_ref().is_some_and(|only| !only.0.contains(&place)) {
             return None;
         }
@@ -271,28 +287,28 @@ impl World {
     }
 
     /// Notes that something goes wrong, if that is wanted.
-    pub(super) fn went_wrong(&self, place: Place, what: impl FnOnce() -> String) {
+    pub(super) fn went_wrong(&self, place: FaultPlace, what: impl FnOnce() -> String) {
         if self.places.run > 0 {
             script::note(place, format!("{} in event {}", what(), self.events));
         }
     }
 
     /// Draws how a call for `len` bytes goes.
-    pub(super) fn draw(&mut self, call: Call, file: OpenNumber, offset: u64, len: usize) -> Drawn {
+    pub(super) fn draw(&mut self, call: DiskCall, file: OpenNumber, offset: u64, len: usize) -> Drawn {
         let moment = match call {
-            Call::Read => Moment::Read,
-            Call::Write => Moment::Write,
-            Call::Sync => Moment::Sync,
+            DiskCall::Read => Moment::Read,
+            DiskCall::Write => Moment::Write,
+            DiskCall::Sync => Moment::Sync,
         };
         let Some((place, mut random)) = self.chance(moment) else { return Drawn::Moves(len) };
         let drawn = self.faults.draw(call, place.number, len, &mut random);
         if !matches!(drawn, Drawn::Moves(all) if all == len) {
             self.went_wrong(place, || {
-                let path = self.open.get(&file).map_or("", |open| &open.path);
+                let path = self.path_of(Some(file));
                 match call {
-                    Call::Sync => format!("the sync of {path} {drawn}"),
-                    Call::Read => format!("the read of {len} bytes at {offset} of {path} {drawn}"),
-                    Call::Write => format!("the write of {len} bytes at {offset} of {path} {drawn}"),
+                    DiskCall::Sync => format!("the sync of {path} {drawn}"),
+                    DiskCall::Read => format!("the read of {len} bytes at {offset} of {path} {drawn}"),
+                    DiskCall::Write => format!("the write of {len} bytes at {offset} of {path} {drawn}"),
                 }
             });
         }
@@ -300,11 +316,11 @@ impl World {
     }
 
     /// Draws how long an operation takes.
-    fn draw_latency(&mut self, operation: &dyn Operation) -> Duration {
+    fn draw_latency(&mut self, operation: &dyn PendingOperation) -> Duration {
         let usual = self.faults.draw_latency(&mut self.random);
         let stuck = self.chance(Moment::Start).and_then(|(place, mut random)| {
             let longer = self.faults.draw_stuck(&mut random)?;
-            self.went_wrong(place, || format!("{} takes {longer:?} longer", operation.describe()));
+            self.went_wrong(place, || format!("{} takes {longer:?} longer", operation.describe(self)));
             Some(longer)
         });
         usual.saturating_add(stuck.unwrap_or_default())
@@ -316,7 +332,7 @@ impl World {
     }
 
     pub(super) fn note(&mut self, what: u64) {
-        self.trace = (self.trace ^ what).wrapping_mul(0x0100_0000_01b3);
+        self.fingerprint = (self.fingerprint ^ what).wrapping_mul(0x0100_0000_01b3);
     }
 
     /// Forgets a file that has neither a name nor a handle.
@@ -368,7 +384,7 @@ impl World {
 /// # Panics
 /// If nothing can go on any more.
 pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> Option<F::Output> {
-    let waker = with(|world| TaskWaker::of(&world.woken, MAIN)).expect("a world is in place");
+    let waker = with(|world| SimTaskWaker::of(&world.woken, MAIN)).expect("a world is in place");
     loop {
         let ready = with(|world| {
             let ready = world.woken.take(&mut world.random);
@@ -385,10 +401,7 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> Option<F::Output> {
         match (ready, taken) {
             (Some(MAIN), _) => {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    if let Some(run) =
-                        with(|world| (world.cut_at < u64::MAX).then_some(world.places.run)).flatten()
-                    {
-                        script::with(|plan| plan.cut_at_end.push(run));
+                    if with(|world| world.cut_at < u64::MAX) == Some(true) {
                         cut_power();
                     }
                     return Some(output);
@@ -402,7 +415,7 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> Option<F::Output> {
             // It has ended.
             (Some(_), None) => {}
             (None, _) => match with(World::next_event).flatten() {
-                Some(Event::Operation(operation, mark)) => carry_out(operation, mark),
+                Some(Event::Operation(operation, mark)) => carry_out(operation, mark, false),
                 Some(Event::Timer(waker)) => waker.wake(),
                 None => panic!(
                     "the simulated program waits for something that never comes: no operation is in flight, no timer \
@@ -436,7 +449,7 @@ fn cut_power() {
     let timers = end_operations();
     with(|world| {
         world.queue.extend(timers);
-        world.left = Some(world.disk.after_cut(&mut world.random));
+        world.left = Some(world.disk.cut(&mut world.random));
     });
 }
 
@@ -447,30 +460,35 @@ fn end_operations() -> Vec<((Duration, u64), Event)> {
         match event {
             Event::Timer(_) => timers.push((at, event)),
             Event::Operation(operation, mark) if with(|world| world.random.happens(0.5)) == Some(true) => {
-                carry_out(operation, mark);
+                carry_out(operation, mark, true);
             }
-            Event::Operation(operation, _) => operation.refuse(libc::ECANCELED),
+            Event::Operation(operation, _) => cancel(operation, true),
         }
     }
     timers
 }
 
-fn carry_out(operation: Box<dyn Operation>, mark: Mark) {
+fn cancel(operation: Box<dyn PendingOperation>, is_in_flight: bool) {
+    with(|world| world.begins(operation.describe(world), is_in_flight));
+    operation.refuse(libc::ECANCELED);
+}
+
+fn carry_out(operation: Box<dyn PendingOperation>, mark: Mark, is_in_flight: bool) {
     // Cancelled: as on a ring, it may have been carried out or not.
     if !operation.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
-        return operation.refuse(libc::ECANCELED);
+        return cancel(operation, is_in_flight);
     }
     with(|world| {
         world.tidy();
         world.mark = mark;
+        world.begins(operation.describe(world), is_in_flight);
     });
-    operation.carry_out(|carried_out| {
+    operation.carry_out(|CarriedOut { kind, offset, want, done, errno }| {
         with(|world| {
-            let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
             for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
                 world.note(word);
             }
-            world.last = Some(carried_out);
+            world.ended(done, errno);
         });
     });
 }
@@ -482,13 +500,41 @@ pub(crate) fn is_here() -> bool {
     WORLD.try_with(|world| world.try_borrow().map_or(true, |world| world.is_some())) == Ok(true)
 }
 
+/// Returns the number of an open file.
+pub(crate) fn number_of(file: &OpenRef) -> OpenNumber {
+    file.0
+}
+
+/// Returns the stand-in of a path in operations that name it; `None` outside a simulation.
+pub(crate) fn open_path() -> Option<OpenRef> {
+    is_here().then_some(OpenRef(0, None))
+}
+
+/// Returns the size of a file in bytes.
+pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
+    ask(|world| world.size(file))
+}
+
 /// Makes a call to this thread's simulation; `EBADF` outside one.
 pub(crate) fn ask<R>(act: impl FnOnce(&mut World) -> Result<R, i32>) -> Result<R, i32> {
     with(act).unwrap_or(Err(libc::EBADF))
 }
 
+/// Makes a call to this thread's simulation that is no operation, and traces it; `EBADF` outside one.
+pub(crate) fn ask_at_once<R>(
+    what: Description,
+    act: impl FnOnce(&mut World) -> Result<R, i32>,
+) -> Result<R, i32> {
+    ask(|world| {
+        world.begins(what, false);
+        let result = act(world);
+        world.ended(0, result.as_ref().err().copied().unwrap_or(0));
+        result
+    })
+}
+
 /// Starts an operation, on a file or, with number 0, on paths.
-pub(crate) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
+pub(crate) fn start(file: OpenNumber, operation: Box<dyn PendingOperation>) {
     let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
@@ -504,10 +550,10 @@ pub(crate) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
 }
 
 /// Starts a task.
-pub(crate) fn spawn(task: Task) {
+pub(crate) fn spawn(task: SimTask) {
     with(|world| {
         let number = world.tasks.len();
-        world.tasks.push(Some((task, TaskWaker::of(&world.woken, number))));
+        world.tasks.push(Some((task, SimTaskWaker::of(&world.woken, number))));
         world.woken.add(number);
     });
 }
@@ -517,14 +563,17 @@ pub(crate) fn now() -> Option<Instant> {
     with(|world| world.began + world.now)
 }
 
-/// Calls a waker at that time. Returns a number that makes equal times differ.
-pub(crate) fn wake_at(at: Instant, waker: Waker) -> u64 {
+/// Calls a waker at that time. Returns a number that makes equal times differ, or the waker outside a simulation.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<u64, Waker> {
+    if !is_here() {
+        return Err(waker);
+    }
     let number = with(|world| {
         let number = world.number();
         world.queue.insert((at.saturating_duration_since(world.began), number), Event::Timer(waker));
         number
     });
-    number.unwrap_or_default()
+    Ok(number.unwrap_or_default())
 }
 
 /// Forgets a timer. Returns whether it was one of this thread's simulation.

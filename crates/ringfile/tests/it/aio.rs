@@ -1,5 +1,6 @@
 //! Linux AIO (F45): direct I/O where io_uring is not available, or with `Route::Aio`.
 
+use crate::support::handles::Handles as _;
 use std::future::IntoFuture;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd;
@@ -34,10 +35,10 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether AIO may be used; prints that `test` is skipped if `RINGFILE_BACKEND=workers` forbids it.
+/// Returns whether AIO may be used; prints that `test` is skipped if `RINGFILE_DISABLE=io_uring,aio` forbids it.
 fn needs_aio(test: &str) -> bool {
     if workers_are_forced() {
-        skip(test, "RINGFILE_BACKEND=workers forbids AIO");
+        skip(test, "RINGFILE_DISABLE=io_uring,aio forbids AIO");
     }
     !workers_are_forced()
 }
@@ -55,7 +56,7 @@ fn on_disk(test: &str) -> Option<(Folder, std::path::PathBuf)> {
     for parent in [&std::env::temp_dir(), Path::new(env!("CARGO_TARGET_TMPDIR"))] {
         let folder = Folder::inside(parent);
         let path = folder.file("data", &content(0, PAGES as usize * PAGE));
-        let file = OpenOptions::new().read(true).direct(true).open(&path);
+        let file = OpenOptions::new().read(true).direct(true).open_blocking(&path);
         match file.map_err(|error| error.to_string()).and_then(|file| reads_without_waiting(&file)) {
             Ok(()) => return Some((folder, path)),
             Err(error) => why = Some(error),
@@ -134,7 +135,7 @@ fn f45_aio_carries_every_form_and_workers_carry_writes_that_make_the_file_longer
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
     read_in_every_form(&file, &pool);
     write_in_every_form(&path, &file, &pool);
     let counts = metrics();
@@ -160,16 +161,16 @@ fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
     let name = "f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest";
     let _alone = alone();
     if is_without_ring() {
-        return skip(name, "RINGFILE_BACKEND says what is refused");
+        return skip(name, "RINGFILE_DISABLE says what is refused");
     }
     if !in_child(name) {
         return;
     }
     let warnings = record_warnings();
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
-    let forced = direct(Route::Ring).open(&path).unwrap();
-    let buffered = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open_blocking(&path).unwrap());
+    let forced = direct(Route::Ring).open_blocking(&path).unwrap();
+    let buffered = OpenOptions::new().read(true).write(true).open_blocking(&path).unwrap();
     std::thread::spawn(move || {
         RING.iter().for_each(|&call| deny(call, libc::EPERM));
         read_in_every_form(&file, &pool);
@@ -199,8 +200,8 @@ fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
 fn without_either(calls: &[libc::c_long], errno: i32, cause: &str) {
     let warnings = record_warnings();
     let Some((_folder, path)) = on_disk(cause) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
-    let forced = direct(Route::Aio).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open_blocking(&path).unwrap());
+    let forced = direct(Route::Aio).open_blocking(&path).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             calls.iter().for_each(|&call| deny(call, errno));
@@ -265,8 +266,8 @@ fn f45_a_filter_installed_later_fails_no_operation() {
     }
     let warnings = record_warnings();
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
-    let forced = direct(Route::Aio).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open_blocking(&path).unwrap());
+    let forced = direct(Route::Aio).open_blocking(&path).unwrap();
     std::thread::spawn(move || {
         if !is_without_ring() {
             RING.iter().for_each(|&call| deny(call, libc::EPERM));
@@ -322,7 +323,7 @@ struct Hoarder(std::process::Child);
 impl Hoarder {
     fn start(leaves: u64) -> Self {
         let mut command = again("hoards_when_asked");
-        command.env("RINGFILE_AIO_HOARDER", leaves.to_string());
+        command.env("RINGFILE_TEST_AIO_HOARDER", leaves.to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         while !said.contains("hoarded") {
@@ -348,7 +349,7 @@ fn sysctl(name: &str) -> u64 {
 /// Runs only in the other process; does nothing in this one.
 #[test]
 fn hoards_when_asked() {
-    let Ok(leaves) = std::env::var("RINGFILE_AIO_HOARDER") else { return };
+    let Ok(leaves) = std::env::var("RINGFILE_TEST_AIO_HOARDER") else { return };
     let leaves: u64 = leaves.parse().unwrap();
     let mut step = 1 << 14;
     while step > 0 {
@@ -375,8 +376,8 @@ fn f45_a_small_context_is_used_and_workers_replace_a_missing_one() {
     }
     let warnings = record_warnings();
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
-    let forced = direct(Route::Aio).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open_blocking(&path).unwrap());
+    let forced = direct(Route::Aio).open_blocking(&path).unwrap();
     // Each on its own thread, because a thread's context is freed when the thread ends.
     std::thread::scope(|scope| {
         let few = Hoarder::start(40);
@@ -429,11 +430,11 @@ fn the_route_is_an_error_on_a_buffered_file() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");
     let mut options = OpenOptions::new();
-    let failed = options.read(true).route(Route::Aio).open(&path).unwrap_err();
+    let failed = options.read(true).route(Route::Aio).open_blocking(&path).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
     assert!(failed.to_string().contains("direct(true)"), "{failed}");
-    assert!(options.adopt(std::fs::File::open(&path).unwrap()).is_err());
-    let failed = options.direct(true).poll(true).open(&path).unwrap_err();
+    assert!(options.from_std(std::fs::File::open(&path).unwrap()).is_err());
+    let failed = options.direct(true).iopoll(true).open_blocking(&path).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
 
     set_default_route(Route::Aio);
@@ -462,7 +463,7 @@ fn f45_a_dropped_future_keeps_its_memory_until_the_kernel_is_done() {
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(PAGES as usize * PAGE), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(PAGES as usize * PAGE), direct(Route::Aio).open_blocking(&path).unwrap());
     for round in 0..20 {
         block_on(async {
             let read = |page| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
@@ -508,7 +509,7 @@ fn f45_a_cancelled_operation_ends_once_and_is_done_or_untouched() {
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
     let mut random = Random::new();
     let mut queue = Queue::new();
     let (mut cancelled, mut read) = (0, 0);
@@ -522,9 +523,9 @@ fn f45_a_cancelled_operation_ends_once_and_is_done_or_untouched() {
         tokens.iter().filter(|_| random.below(2) == 0).for_each(|&token| {
             queue.cancel(token);
         });
-        queue.wait(PAGES as usize, None);
         let mut seen = vec![false; PAGES as usize];
-        while let Some((page, done)) = queue.take() {
+        for done in queue.ends(PAGES as usize) {
+            let page = done.user_data;
             assert!(!std::mem::replace(&mut seen[page as usize], true), "page {page} twice");
             match done.result {
                 Ok(len) => {
@@ -569,7 +570,8 @@ fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMu
         let answer = unsafe { libc::poll(polled.as_mut_ptr(), 1, support::patience().as_millis() as i32) };
         assert_eq!(answer, 1, "nothing announces the {} remaining operations", expected - ended);
         queue.submit();
-        while let Some((number, done)) = queue.take() {
+        while let Some(done) = queue.next() {
+            let number = done.user_data;
             assert_eq!(done.result.unwrap(), LONG);
             each(number, &done.buffer.unwrap());
             ended += 1;
@@ -586,9 +588,9 @@ fn f45_a_queues_descriptor_announces_completions_of_aio_and_of_the_ring() {
     }
     let Some((folder, _)) = on_disk(name) else { return };
     let (path, piece) = long_file(&folder);
-    let (pool, file) = (Pool::new(64 << 20), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(64 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
     let other = if is_without_ring() { Route::Workers } else { Route::Ring };
-    let other = direct(other).open(&path).unwrap();
+    let other = direct(other).open_blocking(&path).unwrap();
     for both in [false, true] {
         let mut queue = Queue::new();
         // Submits before and after the descriptor is made: an operation in flight then has no descriptor to signal.
@@ -635,7 +637,7 @@ fn f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others() {
     let (pool, piece) = (Pool::new(32 << 20), std::sync::Arc::new(piece));
     let beside = if is_without_ring() { Route::Workers } else { Route::Ring };
     for routes in [vec![Route::Aio], vec![beside, Route::Aio]] {
-        let files: Vec<_> = routes.iter().map(|&route| direct(route).open(&path).unwrap()).collect();
+        let files: Vec<_> = routes.iter().map(|&route| direct(route).open_blocking(&path).unwrap()).collect();
         let (pool, piece) = (pool.clone(), piece.clone());
         support::must_end("reads while another thread wakes this one", move || {
             let (send, receive) = std::sync::mpsc::channel::<std::task::Waker>();
@@ -693,7 +695,7 @@ fn f45_threads_that_end_leave_no_context() {
     }
     let Some((_folder, path)) = on_disk(name) else { return };
     let before = contexts();
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
     let (pool, file) = (&pool, &file);
     let read = |page: u64| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     std::thread::scope(|scope| {
@@ -732,8 +734,8 @@ fn f45_a_forked_child_does_not_use_its_parents_context() {
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
-    let anyhow = direct(Route::Auto).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
+    let anyhow = direct(Route::Auto).open_blocking(&path).unwrap();
     block_on(async {
         assert_content(&anyhow.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
         let read = |page: u64| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
@@ -764,8 +766,9 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
-    let write_only = OpenOptions::new().write(true).direct(true).route(Route::Aio).open(&path).unwrap();
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open_blocking(&path).unwrap());
+    let write_only =
+        OpenOptions::new().write(true).direct(true).route(Route::Aio).open_blocking(&path).unwrap();
     let mut batch = Batch::new();
     for page in 0..PAGES {
         let file = if page % 5 == 2 { &write_only } else { &file };
@@ -791,7 +794,8 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring()
         return;
     }
     let Some((folder, path)) = on_disk(name) else { return };
-    let write_only = OpenOptions::new().write(true).direct(true).route(Route::Aio).open(&path).unwrap();
+    let write_only =
+        OpenOptions::new().write(true).direct(true).route(Route::Aio).open_blocking(&path).unwrap();
     let pool = Pool::new(4 << 20);
     must_end("reads of a file that was opened for writing", move || {
         let _folder = folder;
@@ -804,8 +808,7 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring()
         });
         let mut queue = Queue::new();
         queue.add(write_only.read_at(pool.get(PAGE).unwrap(), 0), 0);
-        assert_eq!(queue.wait(1, None), 1);
-        assert_eq!(queue.take().unwrap().1.result.unwrap_err().errno(), Some(libc::EBADF));
+        assert_eq!(queue.end().result.unwrap_err().errno(), Some(libc::EBADF));
     });
 }
 
@@ -831,7 +834,7 @@ fn f45_random_operations_agree_with_a_model() {
 /// Each of [`LANES`] tasks has its own pages, so that the expected content of the file is known.
 fn random_operations(path: &Path, seed: u64) {
     const LANES: u64 = 16;
-    let (pool, file) = (Pool::new(8 << 20), direct(Route::Aio).create(true).open(path).unwrap());
+    let (pool, file) = (Pool::new(8 << 20), direct(Route::Aio).create(true).open_blocking(path).unwrap());
     let lane = |lane: u64| {
         let (pool, file) = (pool.clone(), file.clone());
         async move {
@@ -906,14 +909,14 @@ fn f45_io_threads_use_it_for_other_executors_and_started_batches() {
     let _alone = alone();
     if !needs_aio(name)
         || !in_child_with(name, |command| {
-            command.env("RINGFILE_BACKEND", "aio");
+            command.env("RINGFILE_DISABLE", "io_uring");
         })
     {
         return;
     }
     assert!(is_child(name));
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open(&path).unwrap());
+    let (pool, file) = (Pool::new(4 << 20), direct(Route::Auto).open_blocking(&path).unwrap());
     let batch = || {
         let mut batch = Batch::new();
         for page in 0..PAGES {
@@ -951,7 +954,7 @@ fn f45_messages_arrive_though_the_kernel_takes_no_operations_for_now() {
     }
     for held in [2, 1] {
         let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-        let file = direct(Route::Aio).open(server.path()).unwrap();
+        let file = direct(Route::Aio).open_blocking(server.path()).unwrap();
         must_end("a message to a thread whose operations the kernel refuses", move || {
             RING.iter().for_each(|&call| deny(call, libc::EPERM));
             // A task, which runs before the thread submits anything.
@@ -1015,7 +1018,7 @@ fn f07_operations_that_aio_does_not_take_end_on_a_thread_with_a_ring() {
         return;
     }
     let Some((_folder, path)) = on_disk(name) else { return };
-    let (pool, file) = (Pool::new(8 * PAGE), direct(Route::Aio).open(&path).unwrap());
+    let (pool, file) = (Pool::new(8 * PAGE), direct(Route::Aio).open_blocking(&path).unwrap());
     must_end("reads that the kernel does not take", move || {
         block_on(async {
             file.sync_data().await.unwrap();
@@ -1032,8 +1035,7 @@ fn f07_operations_that_aio_does_not_take_end_on_a_thread_with_a_ring() {
         let mut queue = Queue::new();
         queue.add(file.read_at(pool.get(PAGE).unwrap(), 0), 0);
         queue.submit();
-        assert!(queue.take().is_none(), "submitting does not wait");
-        assert_eq!(queue.wait(1, None), 1);
-        assert_eq!(queue.take().unwrap().1.result.unwrap_err().errno(), Some(libc::EAGAIN));
+        assert!(queue.next().is_none(), "submitting does not wait");
+        assert_eq!(queue.end().result.unwrap_err().errno(), Some(libc::EAGAIN));
     });
 }

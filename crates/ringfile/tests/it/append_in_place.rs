@@ -9,7 +9,8 @@ use std::task::{Context, Waker};
 
 use crate::support::{Folder, Random, content};
 use bytes::BufMut;
-use ringfile::{Appender, OpenOptions, Pool, Record, block_on};
+use ringfile::log::Reservation;
+use ringfile::{Appender, OpenOptions, Pool, block_on};
 
 const BLOCK: usize = 4096;
 
@@ -19,13 +20,13 @@ fn log() -> (Folder, PathBuf, Appender) {
     let path = folder.path().join("log");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
-    let file = options.open(&path).unwrap();
+    let file = options.open_blocking(&path).unwrap();
     let log = block_on(Appender::open(&file, &Pool::new(1 << 20), 0).block(BLOCK).into_future()).unwrap();
     (folder, path, log)
 }
 
 /// The three ways to write into a record.
-fn write(record: &mut Record<'_>, data: &[u8], way: u64) {
+fn write(record: &mut Reservation<'_>, data: &[u8], way: u64) {
     match way {
         0 => record.put_slice(data),
         1 => record.write_all(data).unwrap(),
@@ -77,7 +78,7 @@ fn a_record_has_no_more_room_than_was_asked_for() {
     let too_long = block_on(log.append_with(BLOCK + 1, |_| panic!("it is not called"))).unwrap_err();
     assert_eq!(too_long.kind(), ErrorKind::InvalidInput);
     assert!(too_long.to_string().contains("larger block"), "{too_long}");
-    let fill = |record: &mut Record<'_>| {
+    let fill = |record: &mut Reservation<'_>| {
         record.put_u32(1);
         assert_eq!(record.write(b"abcdef").unwrap(), 4);
         assert_eq!(record.write_all(b"x").unwrap_err().kind(), ErrorKind::WriteZero);
@@ -99,12 +100,12 @@ fn a_record_has_no_more_room_than_was_asked_for() {
 #[test]
 fn a_record_that_waits_is_written_once_there_is_room() {
     let folder = Folder::new();
-    let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
+    let file = OpenOptions::new().write(true).create(true).open_blocking(folder.path().join("log")).unwrap();
     let pool = Pool::new(4 * BLOCK);
     let log = block_on(Appender::open(&file, &pool, 0).block(BLOCK).depth(1).into_future()).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| pool.get(BLOCK).ok()).collect();
     let calls = AtomicUsize::new(0);
-    let fill = |record: &mut Record<'_>| {
+    let fill = |record: &mut Reservation<'_>| {
         calls.fetch_add(1, Ordering::Relaxed);
         record.put_slice(b"written");
     };
@@ -124,7 +125,7 @@ fn a_record_that_waits_is_written_once_there_is_room() {
 #[test]
 fn a_record_that_panics_after_a_wait_leaves_its_turn_to_the_next() {
     let folder = Folder::new();
-    let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
+    let file = OpenOptions::new().write(true).create(true).open_blocking(folder.path().join("log")).unwrap();
     let pool = Pool::new(4 * BLOCK);
     let log = block_on(Appender::open(&file, &pool, 0).block(BLOCK).depth(1).into_future()).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| pool.get(BLOCK).ok()).collect();
@@ -150,7 +151,7 @@ fn using_the_appender_inside_is_a_panic() {
     }));
     let message = inside.unwrap_err();
     assert!(message.downcast_ref::<&str>().unwrap().contains("in place"), "{message:?}");
-    let fill = |record: &mut Record<'_>| record.put_u8(b'0' + log.len() as u8);
+    let fill = |record: &mut Reservation<'_>| record.put_u8(b'0' + log.len() as u8);
     assert_eq!(block_on(log.append_with(1, fill)).unwrap(), 0);
     block_on(log.close()).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"0");

@@ -19,7 +19,7 @@ fn log(route: Route, interval: Duration) -> (Folder, PathBuf, Appender) {
     let path = folder.path().join("log");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).direct(true).buffered_fallback(true).route(route);
-    let file = options.open(&path).unwrap();
+    let file = options.open_blocking(&path).unwrap();
     let open = Appender::open(&file, &Pool::new(1 << 20), 0).block(BLOCK).sync_interval(interval);
     let log = block_on(open.into_future()).unwrap();
     (folder, path, log)

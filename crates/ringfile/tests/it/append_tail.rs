@@ -11,13 +11,14 @@ use crate::support::fuse::{Act, Op, Server};
 use crate::support::logs::{folder, kinds, options};
 use crate::support::{Random, assert_content, content, in_child, must_end, wait_for, yield_now};
 use bytes::Bytes;
-use ringfile::{Appender, Pool, Route, Runtime, TailReader, WhenFull, block_on};
+use ringfile::log::TailReader;
+use ringfile::{Appender, Pool, Route, Runtime, WhenFull, block_on};
 
 const PAGE: usize = 4096;
 
 /// Opens a log in a file of its own, with blocks of one page.
 fn open(folder: &support::Folder, name: &str, keep: usize) -> (Pool, Appender) {
-    let file = options(Route::Auto, false).open(folder.path().join(name)).unwrap();
+    let file = options(Route::Auto, false).open_blocking(folder.path().join(name)).unwrap();
     let pool = Pool::new(4 << 20);
     let log = block_on(async { Appender::open(&file, &pool, 0).block(PAGE).keep_tail(keep).await }).unwrap();
     (pool, log)
@@ -75,7 +76,7 @@ fn a_reader_sees_no_part_of_a_record() {
         .read(true)
         .write(true)
         .route(Route::Workers)
-        .open(server.path())
+        .open_blocking(server.path())
         .unwrap();
     let open =
         async { Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).depth(1).keep_tail(1 << 20).await };
@@ -150,7 +151,7 @@ fn readers_of_all_kinds_read_the_whole_log() {
         for route in routes() {
             let path = folder.path().join("log");
             let _ = std::fs::remove_file(&path);
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             must_end(name, move || {
                 let mut random = Random::from_seed(seed);
                 let (keep, behind) =
@@ -225,7 +226,7 @@ fn what_an_appender_keeps_goes_to_whoever_needs_memory_of_the_pool() {
             let folder = folder();
             let pool = Pool::new(64 * PAGE);
             let [keeper, other] = ["keeper", "other"].map(|name| {
-                let file = options(Route::Auto, false).open(folder.path().join(name)).unwrap();
+                let file = options(Route::Auto, false).open_blocking(folder.path().join(name)).unwrap();
                 let open = Appender::open(&file, &pool, 0).block(PAGE).depth(1).keep_tail(1 << 20);
                 block_on(open.into_future()).unwrap()
             });
@@ -270,7 +271,7 @@ fn a_full_pool_takes_what_is_kept() {
     for route in routes() {
         let path = folder.path().join("log");
         let _ = std::fs::remove_file(&path);
-        let file = options(route, false).open(&path).unwrap();
+        let file = options(route, false).open_blocking(&path).unwrap();
         must_end("appends with a pool that readers' memory has filled", move || {
             let pool = Pool::builder().capacity(4 * PAGE).when_full(WhenFull::Wait).build().unwrap();
             let open = async { Appender::open(&file, &pool, 0).block(PAGE).keep_tail(1 << 20).await };
@@ -298,7 +299,7 @@ fn what_is_written_behind_reaches_the_file_though_the_task_never_waits() {
     for route in routes() {
         let path = folder.path().join("log");
         let _ = std::fs::remove_file(&path);
-        let file = options(route, false).open(&path).unwrap();
+        let file = options(route, false).open_blocking(&path).unwrap();
         block_on(async {
             let pool = Pool::new(64 << 20);
             let log =
@@ -355,7 +356,7 @@ fn readers_beside_truncations_see_no_byte_that_was_cut() {
     let folder = folder();
     for (keep, recycle) in [(0, false), (0, true), (2 * PAGE, false), (1 << 20, true)] {
         let path = folder.path().join(format!("{keep} {recycle}"));
-        let file = options(Route::Auto, false).open(&path).unwrap();
+        let file = options(Route::Auto, false).open_blocking(&path).unwrap();
         must_end(name, move || {
             let pool = Pool::new(4 << 20);
             let opening =
@@ -439,7 +440,7 @@ fn a_reader_ends_with_its_log_and_says_if_that_was_not_closed() {
 fn f51_what_is_durable_is_read_before_the_failure() {
     let name = "f51_what_is_durable_is_read_before_the_failure";
     let Some(server) = Server::or_skip(name, Vec::new()) else { return };
-    let file = ringfile::OpenOptions::new().read(true).write(true).open(server.path()).unwrap();
+    let file = ringfile::OpenOptions::new().read(true).write(true).open_blocking(server.path()).unwrap();
     let open = async { Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).keep_tail(1 << 20).await };
     let log = block_on(open).unwrap();
     let mut tail = log.tail();
@@ -462,7 +463,7 @@ fn f51_what_is_durable_is_read_before_the_failure() {
 fn after_a_failed_cut_a_reader_has_right_bytes_up_to_its_length() {
     let name = "after_a_failed_cut_a_reader_has_right_bytes_up_to_its_length";
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
-    let file = options(Route::Auto, true).open(server.path()).unwrap();
+    let file = options(Route::Auto, true).open_blocking(server.path()).unwrap();
     block_on(async {
         let log =
             Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).keep_tail(1 << 20).await.unwrap();
@@ -532,7 +533,7 @@ fn a_reader_in_the_loop_that_carries_out_a_truncation_lets_it_turn() {
 fn a_reader_gets_the_error_of_an_appender_that_failed_before_it_could_cut() {
     let name = "a_reader_gets_the_error_of_an_appender_that_failed_before_it_could_cut";
     let Some(server) = Server::or_skip(name, Vec::new()) else { return };
-    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    let file = options(Route::Auto, false).open_blocking(server.path()).unwrap();
     must_end("a reader of an appender that has failed", move || {
         block_on(async {
             let log = Appender::open(&file, &Pool::new(4 << 20), 0).block(PAGE).await.unwrap();

@@ -21,7 +21,7 @@ fn a_log_that_is_cut_anywhere_has_the_records_before_and_after_the_cut() {
                 let how = format!("{route:?}, direct {direct}, recycle {recycle}");
                 let before = if recycle { vec![0xEE; 512 << 10] } else { Vec::new() };
                 std::fs::write(&path, &before).unwrap();
-                let file = options(route, direct).open(&path).unwrap();
+                let file = options(route, direct).open_blocking(&path).unwrap();
                 let mut expected: Vec<u8> = Vec::new();
                 // Behind the longest log so far the file is as it was.
                 let mut longest = 0;
@@ -73,7 +73,7 @@ fn appends_and_syncs_in_flight_come_before_the_cut_and_later_appends_after() {
     let folder = folder();
     for route in routes() {
         let path = folder.file("log", b"");
-        let file = options(route, false).open(&path).unwrap();
+        let file = options(route, false).open_blocking(&path).unwrap();
         block_on(async {
             let log = Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await.unwrap();
             log.append(&content(0, 3 * PAGE)).await.unwrap();
@@ -97,7 +97,7 @@ fn appends_and_syncs_in_flight_come_before_the_cut_and_later_appends_after() {
 fn a_cut_behind_the_end_or_after_closing_is_refused_and_nothing_is_lost() {
     let folder = folder();
     let path = folder.file("log", b"");
-    let file = options(Route::Auto, false).open(&path).unwrap();
+    let file = options(Route::Auto, false).open_blocking(&path).unwrap();
     block_on(async {
         let log = Appender::open(&file, &Pool::new(1 << 20), 0).await.unwrap();
         log.append(&content(0, 100)).await.unwrap();
@@ -114,7 +114,7 @@ fn a_cut_behind_the_end_or_after_closing_is_refused_and_nothing_is_lost() {
 fn a_cut_of_a_recycled_log_durably_removes_its_first_sector_before_the_rest() {
     let name = "a_cut_of_a_recycled_log_durably_removes_its_first_sector_before_the_rest";
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
-    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    let file = options(Route::Auto, false).open_blocking(server.path()).unwrap();
     block_on(async {
         let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).await.unwrap();
         for cut in [5000, 5120, 0] {
@@ -142,7 +142,7 @@ fn a_cut_of_a_recycled_log_durably_removes_its_first_sector_before_the_rest() {
 fn after_a_failed_cut_nothing_beyond_its_length_counts_as_durable() {
     let name = "after_a_failed_cut_nothing_beyond_its_length_counts_as_durable";
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
-    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    let file = options(Route::Auto, false).open_blocking(server.path()).unwrap();
     block_on(async {
         let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).await.unwrap();
         log.append(&content(0, 5000)).await.unwrap();

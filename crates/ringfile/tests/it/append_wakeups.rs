@@ -51,7 +51,7 @@ fn new_file(folder: &tempfile::TempDir) -> File {
     let mut options = OpenOptions::new();
     // A worker ends an operation without this thread.
     options.read(true).write(true).create(true).route(Route::Workers);
-    options.open(folder.path().join("log")).unwrap()
+    options.open_blocking(folder.path().join("log")).unwrap()
 }
 
 #[test]

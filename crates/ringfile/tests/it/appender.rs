@@ -28,7 +28,7 @@ fn an_append_that_would_wait_appends_nothing_if_it_only_tries() {
     let folder = folder();
     for route in routes() {
         let path = folder.path().join("log");
-        let file = options(route, false).open(&path).unwrap();
+        let file = options(route, false).open_blocking(&path).unwrap();
         let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Error).build().unwrap();
         let log = block_on(async { Appender::open(&file, &pool, 0).block(64 << 10).depth(2).await }).unwrap();
         // Nothing is left of the pool for a while.
@@ -68,7 +68,7 @@ fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
         for route in routes() {
             for round in 0..6 {
                 let _ = std::fs::remove_file(&path);
-                let file = options(route, direct).open(&path).unwrap();
+                let file = options(route, direct).open_blocking(&path).unwrap();
                 let pool = Pool::new(1 << 20);
                 let block = [100, PAGE, 3 * PAGE, 64 << 10][random.below(4) as usize];
                 let depth = 1 + random.below(4) as usize;
@@ -162,7 +162,7 @@ async fn write_some(log: Appender, writer: u64, seed: u64) -> Vec<(u64, Vec<u8>)
             // Up to the block of 4 pages.
             0 if record.len() <= 4 * PAGE => {
                 let more = (4 * PAGE - record.len()).min(random.below(100) as usize);
-                let fill = |place: &mut ringfile::Record<'_>| {
+                let fill = |place: &mut ringfile::log::Reservation<'_>| {
                     for part in record.chunks(1 + record.len() / 3) {
                         place.put_slice(part);
                     }
@@ -197,7 +197,7 @@ fn tasks_and_threads_append_at_once() {
     for direct in kinds(name, &folder) {
         for route in routes() {
             let _ = std::fs::remove_file(&path);
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             let open = move || {
                 let pool = Pool::new(4 << 20);
                 block_on(async { Appender::open(&file, &pool, 0).block(4 * PAGE).depth(3).await }).unwrap()
@@ -242,7 +242,7 @@ fn futures_are_dropped_at_any_point() {
     for direct in kinds(name, &folder) {
         for route in routes() {
             let _ = std::fs::remove_file(&path);
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Error).build().unwrap();
             block_on(async {
                 let log = Appender::open(&file, &pool, 0).block(2 * PAGE).depth(2).await.unwrap();
@@ -262,7 +262,9 @@ fn futures_are_dropped_at_any_point() {
                     }
                     drop(append);
                     assert_eq!(log.len(), all.last().map_or(0, |(at, record)| at + record.len() as u64));
-                    let mut settle = if random.below(2) == 0 { log.sync() } else { log.flush() };
+                    let sync = random.below(2) == 0;
+                    let mut settle =
+                        Box::pin(async { if sync { log.sync().await } else { log.flush().await } });
                     for _ in 0..random.below(4) {
                         if poll_once(&mut settle).await.is_ready() {
                             break;
@@ -284,7 +286,7 @@ fn dropping_the_appender_discards_and_gives_memory_back() {
     let path = folder.path().join("log");
     for route in routes() {
         let pool = Pool::new(1 << 20);
-        let file = options(route, false).open(&path).unwrap();
+        let file = options(route, false).open_blocking(&path).unwrap();
         block_on(async {
             let log = Appender::open(&file, &pool, 0).block(PAGE).await.unwrap();
             log.append(&content(0, 3 * PAGE + 100)).await.unwrap();
@@ -316,7 +318,8 @@ fn an_unpolled_future_stops_no_other() {
     let name = "an_unpolled_future_stops_no_other";
     for route in held_routes() {
         let Some(server) = Server::or_skip(name, Vec::new()) else { return };
-        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let file =
+            OpenOptions::new().read(true).write(true).route(route).open_blocking(server.path()).unwrap();
         let log = futures::executor::block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).await })
             .unwrap();
         futures::executor::block_on(log.append(&content(0, 100))).unwrap();
@@ -339,7 +342,7 @@ fn an_unpolled_future_stops_no_other() {
 #[test]
 fn an_append_that_waits_for_memory_keeps_its_turn_until_it_is_dropped() {
     let folder = folder();
-    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let file = options(Route::Auto, false).open_blocking(folder.path().join("log")).unwrap();
     let pool = Pool::new(4 * PAGE);
     let log = block_on(Appender::open(&file, &pool, 0).block(PAGE).depth(1).into_future()).unwrap();
     let mut held = Vec::new();
@@ -368,7 +371,7 @@ fn an_append_that_waits_for_memory_keeps_its_turn_until_it_is_dropped() {
 #[test]
 fn closing_ends_appends_that_wait_though_everything_is_durable() {
     let folder = folder();
-    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let file = options(Route::Auto, false).open_blocking(folder.path().join("log")).unwrap();
     let pool = Pool::new(4 * PAGE);
     let log = block_on(Appender::open(&file, &pool, 0).block(PAGE).depth(1).into_future()).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| pool.get(PAGE).ok()).collect();
@@ -396,7 +399,7 @@ fn a_loop_that_ends_leaves_its_writes_to_the_next_one() {
     for route in routes() {
         for start_elsewhere in [false, true] {
             let path = folder.file("log", b"");
-            let file = options(route, false).open(&path).unwrap();
+            let file = options(route, false).open_blocking(&path).unwrap();
             let log =
                 block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await }).unwrap();
             for round in 0..20 {
@@ -433,7 +436,8 @@ fn memory_is_bounded_and_appends_wait_for_room_in_order() {
     let name = "memory_is_bounded_and_appends_wait_for_room_in_order";
     for route in held_routes() {
         let Some(server) = Server::or_skip(name, Vec::new()) else { return };
-        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let file =
+            OpenOptions::new().read(true).write(true).route(route).open_blocking(server.path()).unwrap();
         let pool = Pool::new(1 << 20);
         let log =
             futures::executor::block_on(async { Appender::open(&file, &pool, 0).block(PAGE).depth(2).await })
@@ -475,7 +479,7 @@ fn a_pool_of_two_blocks_is_enough_for_an_appender() {
     for route in routes() {
         for elsewhere in [false, true] {
             let _ = std::fs::remove_file(&path);
-            let file = options(route, false).open(&path).unwrap();
+            let file = options(route, false).open_blocking(&path).unwrap();
             let path = path.clone();
             must_end("appends with little memory", move || {
                 let pool =
@@ -523,7 +527,7 @@ fn f51_a_failed_write_or_sync_is_final() {
                 let how = format!("{route:?}, {op:?}, {durability:?}, large: {large}");
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).route(route).durability(durability);
-                let file = options.open(server.path()).unwrap();
+                let file = options.open_blocking(server.path()).unwrap();
                 let pool = Pool::new(1 << 20);
                 let log = block_on(async { Appender::open(&file, &pool, 0).block(PAGE).await }).unwrap();
                 block_on(async {
@@ -567,7 +571,7 @@ fn a_file_that_may_not_grow_is_an_error() {
     for direct in direct {
         for route in routes() {
             let _ = std::fs::remove_file(&path);
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             block_on(async {
                 let log = Appender::open(&file, &Pool::new(1 << 20), 0).block(PAGE).await.unwrap();
                 log.append(&content(0, 2 * PAGE + 10)).await.unwrap();
@@ -598,7 +602,7 @@ fn a_recycled_file_keeps_its_length_and_what_follows() {
     for direct in kinds(name, &folder) {
         for route in routes() {
             let path = folder.file("used", &[0xEE; 10 * PAGE + 100]);
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             let pool = Pool::new(1 << 20);
             block_on(async {
                 let valid = 100;
@@ -628,12 +632,12 @@ fn files_that_cannot_be_appended_to_are_refused_at_once() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     };
-    let file = options(Route::Auto, false).open(&path).unwrap();
+    let file = options(Route::Auto, false).open_blocking(&path).unwrap();
     refused(&file, 101, "the file has 100");
-    refused(&File::open("/dev/null").unwrap(), 0, "a regular file");
-    let appending = options(Route::Auto, false).custom_flags(libc::O_APPEND).open(&path).unwrap();
+    refused(&File::open_blocking("/dev/null").unwrap(), 0, "a regular file");
+    let appending = options(Route::Auto, false).custom_flags(libc::O_APPEND).open_blocking(&path).unwrap();
     refused(&appending, 100, "O_APPEND");
-    let read_only = File::open(&path).unwrap();
+    let read_only = File::open_blocking(&path).unwrap();
     assert!(block_on(async { Appender::open(&read_only, &pool, 50).await }).is_err());
     assert_eq!(std::fs::read(&path).unwrap().len(), 100);
     block_on(async {
@@ -651,7 +655,7 @@ fn files_that_cannot_be_appended_to_are_refused_at_once() {
 #[test]
 fn settings_above_the_limits_become_the_limits() {
     let folder = folder();
-    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let file = options(Route::Auto, false).open_blocking(folder.path().join("log")).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         let log = Appender::open(&file, &pool, 0).depth(usize::MAX).await.unwrap();
@@ -671,7 +675,7 @@ fn f22_in_a_forked_child_every_call_fails() {
     }
     let folder = folder();
     let path = folder.path().join("log");
-    let file = options(Route::Auto, false).open(&path).unwrap();
+    let file = options(Route::Auto, false).open_blocking(&path).unwrap();
     block_on(async {
         let log = Appender::open(&file, &Pool::new(1 << 20), 0).await.unwrap();
         log.append(&content(0, 100)).await.unwrap();
@@ -699,12 +703,12 @@ fn f22_in_a_forked_child_every_call_fails() {
     assert_content(&read, 0);
 }
 
-const LOG_OF_CHILD: &str = "RINGFILE_APPENDER_CHILD";
+const LOG_OF_CHILD: &str = "RINGFILE_TEST_APPENDER_CHILD";
 
 /// Appends without end, and prints how much is durable.
 fn append_until_killed(setup: &str) {
     let (direct, path) = setup.split_once(' ').unwrap();
-    let file = options(Route::Auto, direct == "true").open(path).unwrap();
+    let file = options(Route::Auto, direct == "true").open_blocking(path).unwrap();
     let mut random = Random::new();
     block_on(async {
         let valid = file.size().unwrap();
@@ -766,7 +770,7 @@ fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
                     "neither zero nor appended"
                 );
             }
-            let file = options(Route::Auto, direct).open(&path).unwrap();
+            let file = options(Route::Auto, direct).open_blocking(&path).unwrap();
             block_on(async {
                 let log = Appender::open(&file, &Pool::new(1 << 20), durable).await.unwrap();
                 assert_eq!(file.size().unwrap(), durable);

@@ -20,13 +20,13 @@ fn silent_pipe() -> (File, std::fs::File, Folder) {
     // SAFETY: a string that ends with 0.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     let other = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    (OpenOptions::new().read(true).open(&path).unwrap(), other, folder)
+    (OpenOptions::new().read(true).open_blocking(&path).unwrap(), other, folder)
 }
 
 #[test]
 fn each_read_returns_its_bytes_with_every_way_of_waiting() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 100 * PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, 100 * PAGE))).unwrap();
     let pool = Pool::new(1 << 20);
     let mut reads = Queue::new();
     let handles: Vec<(Token, u64)> = (0..60)
@@ -39,22 +39,21 @@ fn each_read_returns_its_bytes_with_every_way_of_waiting() {
             (handle, offset)
         })
         .collect();
-    assert!(reads.wait(5, None) >= 5);
-    assert_eq!(reads.wait(1000, None), 60, "no more than there are");
+    reads.settle(5);
+    reads.settle(1000);
     for (i, (handle, offset)) in handles.into_iter().enumerate() {
         assert!(reads.is_done(handle));
-        let done = match i % 3 {
-            0 => reads.wait_by(handle).unwrap(),
-            1 => reads.take_by(handle).unwrap(),
+        let done = match i % 2 {
+            0 => reads.wait_for(handle).unwrap(),
             _ => reads.abort(handle).unwrap(),
         };
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), offset);
-        assert_eq!(reads.wait_by(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
+        assert_eq!(reads.wait_for(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
         assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput, "taken");
-        assert!(!reads.is_done(handle) && reads.take_by(handle).is_none());
+        assert!(!reads.is_done(handle) && !reads.contains(handle));
     }
-    assert_eq!(reads.wait(1, None), 0);
+    assert!(reads.ends(1).is_empty());
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn abort_returns_the_memory_of_a_read_that_gets_no_data() {
         let (pipe, _other, _folder) = silent_pipe();
         let mut reads = Queue::new();
         let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
-        assert_eq!(reads.wait(0, None), 0);
+        assert!(reads.ends(0).is_empty());
         assert!(!reads.is_done(handle));
         let done = reads.abort(handle).unwrap();
         let error = done.result.unwrap_err();
@@ -88,10 +87,11 @@ fn abort_waits_until_the_kernel_has_finished() {
         let (held, is_held) = std::sync::mpsc::channel();
         let server = &server;
         let thread = scope.spawn(move || {
-            let forced = std::env::var("RINGFILE_BACKEND")
-                .is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"));
+            let forced = std::env::var("RINGFILE_DISABLE")
+                .is_ok_and(|disabled| matches!(disabled.as_str(), "io_uring" | "io_uring,aio"));
             let route = if forced { Route::Workers } else { Route::Ring };
-            let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
+            let file =
+                OpenOptions::new().read(true).direct(true).route(route).open_blocking(server.path()).unwrap();
             let pool = Pool::new(1 << 20);
             let mut reads = Queue::new();
             let handle = reads.start(&file, pool.get(PAGE).unwrap(), 0);
@@ -106,6 +106,7 @@ fn abort_waits_until_the_kernel_has_finished() {
             }
         });
         is_held.recv().unwrap();
+        // Time in which the other thread must not return; threads are not simulated.
         std::thread::sleep(std::time::Duration::from_millis(50));
         server.release();
         thread.join().unwrap();
@@ -116,7 +117,8 @@ fn abort_waits_until_the_kernel_has_finished() {
 fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 256 * PAGE));
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
+    let file =
+        OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(path).unwrap();
     let pool = Pool::new(4 << 20);
     let mut random = Random::new();
     let mut reads = Queue::new();
@@ -126,7 +128,7 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
             let offset = random.below(256) * PAGE as u64;
             open.push((reads.start(&file, pool.get(PAGE).unwrap(), offset), offset));
         }
-        let mut batch = Batch::new().in_flight(1 + random.below(8) as usize);
+        let mut batch = Batch::new().depth(1 + random.below(8) as usize);
         let offsets: Vec<u64> = (0..random.below(20)).map(|_| random.below(256) * PAGE as u64).collect();
         for &offset in &offsets {
             batch.add(file.read_at(pool.get(PAGE).unwrap(), offset));
@@ -145,7 +147,7 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
         while !open.is_empty() && random.below(3) > 0 {
             let (handle, offset) = open.swap_remove(random.below(open.len() as u64) as usize);
             let done =
-                if random.below(4) == 0 { reads.abort(handle) } else { reads.wait_by(handle) }.unwrap();
+                if random.below(4) == 0 { reads.abort(handle) } else { reads.wait_for(handle) }.unwrap();
             match done.result {
                 Ok(len) => {
                     assert_eq!(len, PAGE);
@@ -163,13 +165,13 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
 #[test]
 fn an_executor_on_the_thread_is_not_kept_waiting_by_open_reads() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     must_end("a read awaited beside open ones", move || {
         let mut reads = Queue::new();
         let handle = reads.start(&file, Vec::with_capacity(PAGE), 0);
         let direct = futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
         assert_content(&direct, 0);
-        assert_eq!(reads.wait_by(handle).unwrap().result.unwrap(), PAGE);
+        assert_eq!(reads.wait_for(handle).unwrap().result.unwrap(), PAGE);
     });
 }
 
@@ -178,21 +180,21 @@ fn each_route_returns_the_same_and_each_read_has_its_own_error() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 3 * PAGE));
     for route in [Route::Auto, Route::Inline, Route::Workers] {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         let mut reads = Queue::new();
         let whole = reads.start(&file, Vec::with_capacity(PAGE), 100);
         let tail = reads.start(&file, Vec::with_capacity(PAGE), 3 * PAGE as u64 - 10);
         let empty = reads.start(&file, Vec::new(), 0);
         let beyond = reads.start(&file, Vec::with_capacity(10), u64::MAX);
-        assert_content(&reads.wait_by(whole).unwrap().buffer.unwrap(), 100);
-        assert_eq!(reads.wait_by(tail).unwrap().result.unwrap(), 10);
-        assert_eq!(reads.wait_by(empty).unwrap().result.unwrap(), 0);
-        assert_eq!(reads.wait_by(beyond).unwrap().result.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_content(&reads.wait_for(whole).unwrap().buffer.unwrap(), 100);
+        assert_eq!(reads.wait_for(tail).unwrap().result.unwrap(), 10);
+        assert_eq!(reads.wait_for(empty).unwrap().result.unwrap(), 0);
+        assert_eq!(reads.wait_for(beyond).unwrap().result.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
-    let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+    let write_only = OpenOptions::new().write(true).open_blocking(&path).unwrap();
     let mut reads = Queue::new();
     let handle = reads.start(&write_only, Vec::with_capacity(10), 0);
-    let error = reads.wait_by(handle).unwrap().result.unwrap_err();
+    let error = reads.wait_for(handle).unwrap().result.unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBADF));
     assert!(error.to_string().contains("not opened for reading"), "{error}");
 }
@@ -203,24 +205,24 @@ fn waiting_on_a_ringfile_thread_is_an_error_that_says_what_to_do() {
     ringfile::block_on(async {
         let mut reads = Queue::new();
         let handle = reads.start(&pipe, Vec::with_capacity(10), 0);
-        let error = reads.wait_by(handle).unwrap_err();
+        let error = reads.wait_for(handle).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         assert!(error.to_string().contains("await"), "{error}");
         other.write_all(b"four").unwrap();
         assert_eq!(reads.ready().await, 1);
-        assert_eq!(&reads.wait_by(handle).unwrap().buffer.unwrap()[..], b"four");
+        assert_eq!(&reads.wait_for(handle).unwrap().buffer.unwrap()[..], b"four");
     });
 }
 
 #[test]
 fn a_handle_names_no_read_of_another_thread_or_of_other_reads() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     let theirs = file.clone();
     let other_thread = std::thread::spawn(move || {
         let mut reads = Queue::new();
         let handle = reads.start(&theirs, Vec::with_capacity(10), 0);
-        reads.wait_by(handle).unwrap();
+        reads.wait_for(handle).unwrap();
         handle
     });
     let mut others = Queue::new();
@@ -229,12 +231,12 @@ fn a_handle_names_no_read_of_another_thread_or_of_other_reads() {
     let own = reads.start(&file, Vec::with_capacity(20), 0);
     for handle in foreign {
         assert_ne!(handle, own);
-        assert_eq!(reads.wait_by(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(reads.wait_for(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(reads.abort(handle).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert!(!reads.is_done(handle) && reads.take_by(handle).is_none());
+        assert!(!reads.is_done(handle) && !reads.contains(handle));
     }
-    assert_eq!(reads.wait_by(own).unwrap().result.unwrap(), 20);
-    assert_eq!(others.wait_by(foreign[1]).unwrap().result.unwrap(), 10);
+    assert_eq!(reads.wait_for(own).unwrap().result.unwrap(), 20);
+    assert_eq!(others.wait_for(foreign[1]).unwrap().result.unwrap(), 10);
 }
 
 #[test]
@@ -243,7 +245,7 @@ fn data_from_a_pipe_is_a_result() {
     let mut reads = Queue::new();
     let handle = reads.start(&pipe, Vec::with_capacity(100), 0);
     other.write_all(b"seven b").unwrap();
-    let done = reads.wait_by(handle).unwrap();
+    let done = reads.wait_for(handle).unwrap();
     assert_eq!((done.result.unwrap(), &done.buffer.unwrap()[..]), (7, &b"seven b"[..]));
     drop(OwnedFd::from(other));
 }

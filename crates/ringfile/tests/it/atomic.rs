@@ -1,6 +1,7 @@
 //! Atomic writes: on XFS, which supports them from one block on any device, and refused everywhere else.
 //! `kernels/power-cuts` shows that a power cut leaves all or nothing.
 
+use crate::support::handles::Handles as _;
 use std::future::IntoFuture;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,7 +9,8 @@ use std::path::Path;
 use crate::support::forms::routes;
 use crate::support::mounts::Mount;
 use crate::support::{Folder, assert_content, content, skip};
-use ringfile::{AtomicLimits, Batch, Buffer, Error, File, OpenOptions, Pool, Queue, Route, block_on};
+use ringfile::fs::AtomicLimits;
+use ringfile::{Batch, Buffer, Error, File, OpenOptions, Pool, Queue, Route, block_on};
 
 const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -42,8 +44,7 @@ impl Form {
             Self::Queue => {
                 let mut queue = Queue::new();
                 queue.add(file.write_atomic_at(buffer, offset), 0);
-                assert_eq!(queue.wait(1, None), 1);
-                queue.take().unwrap().1
+                queue.end()
             }
         };
         done.result.map(drop)
@@ -52,7 +53,7 @@ impl Form {
 
 fn open(path: &Path, route: Route) -> File {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).direct(true).route(route).open(path).unwrap()
+    options.read(true).write(true).create(true).direct(true).route(route).open_blocking(path).unwrap()
 }
 
 fn buffer(pool: &Pool, offset: u64, len: usize) -> Buffer {
@@ -110,7 +111,7 @@ fn an_invalid_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
         std::fs::write(&path, vec![0; 256 * KIB]).unwrap();
         let mut options = OpenOptions::new();
         options.read(true).write(true).direct(true).buffered_fallback(true).route(route);
-        let file = options.open(&path).unwrap();
+        let file = options.open_blocking(&path).unwrap();
         let too_long = (2 * limits.max <= 16 << 20).then_some((2 * limits.max, 0));
         // Lengths that are not a power of two, an offset that is not a multiple, less than a block, less than a sector.
         let wrong = [(12 * KIB, 0), (24 * KIB, 0), (16 * KIB, 4 * KIB as u64), (512, 0), (100, 0)];
@@ -148,10 +149,10 @@ fn without_atomic_writes_the_error_says_what_to_do() {
     for route in routes() {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).route(route);
-        let file = options.open(folder.path().join("buffered")).unwrap();
+        let file = options.open_blocking(folder.path().join("buffered")).unwrap();
         refuses(&file, "open with direct(true)");
         block_on(file.write_at(buffer(&pool, 0, 4 * KIB), 0)).unwrap();
-        let uncached = options.dont_cache(true).open(folder.path().join("uncached")).unwrap();
+        let uncached = options.dont_cache(true).open_blocking(folder.path().join("uncached")).unwrap();
         let was_uncached = uncached.is_uncached();
         refuses(&uncached, "open with direct(true)");
         assert_eq!(uncached.is_uncached(), was_uncached, "{route:?}: a flag of another operation is kept");
@@ -168,7 +169,7 @@ fn without_atomic_writes_the_error_says_what_to_do() {
 fn empty_atomic_writes_and_those_beyond_the_largest_offset_need_no_kernel() {
     let folder = Folder::new();
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).open(folder.path().join("file")).unwrap();
+    let file = options.write(true).create(true).open_blocking(folder.path().join("file")).unwrap();
     assert!(block_on(file.write_atomic_at(Vec::new(), 0)).unwrap().is_empty());
     let failed = block_on(file.write_atomic_at(vec![0; 4096], u64::MAX - 4095)).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::InvalidInput);

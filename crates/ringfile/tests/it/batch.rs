@@ -13,23 +13,29 @@ use crate::support::fuse::{Act, Op, Server};
 use crate::support::{
     Folder, Random, assert_content, content, is_without_ring, must_end, skip, workers_are_forced,
 };
-use ringfile::{AnyBuffer, Batch, Done, File, OpenOptions, Pool, Route, metrics, thread_metrics};
+use ringfile::{AnyBuffer, Batch, Completion, File, OpenOptions, Pool, Route, metrics, thread_metrics};
 
 const PAGE: usize = 4096;
 
 fn direct(path: &std::path::Path) -> File {
-    OpenOptions::new().read(true).write(true).direct(true).buffered_fallback(true).open(path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .direct(true)
+        .buffered_fallback(true)
+        .open_blocking(path)
+        .unwrap()
 }
 
 /// Opens a file on the test's server, so that operations overlap. Its first call would be an inline one that blocks.
 fn overlapping(server: &Server) -> File {
     let route = if is_without_ring() { Route::Workers } else { Route::Ring };
-    OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
+    OpenOptions::new().read(true).direct(true).route(route).open_blocking(server.path()).unwrap()
 }
 
 /// Returns a batch of reads into both kinds of buffer, and their offsets.
 fn reads(file: &File, pool: &Pool, pages: u64, count: u64) -> (Batch, Vec<u64>) {
-    let mut batch = Batch::new().in_flight(16);
+    let mut batch = Batch::new().depth(16);
     let offsets: Vec<u64> = (0..count).map(|i| i * 31 % pages * PAGE as u64).collect();
     for (i, &offset) in offsets.iter().enumerate() {
         let index = match i % 2 {
@@ -42,7 +48,7 @@ fn reads(file: &File, pool: &Pool, pages: u64, count: u64) -> (Batch, Vec<u64>) 
 }
 
 #[track_caller]
-fn assert_read(results: Vec<Done>, offsets: &[u64]) {
+fn assert_read(results: Vec<Completion>, offsets: &[u64]) {
     assert_eq!(results.len(), offsets.len());
     for (i, (done, &offset)) in results.into_iter().zip(offsets).enumerate() {
         assert_eq!(done.result.unwrap(), PAGE, "read {i}");
@@ -58,7 +64,7 @@ fn results_are_in_the_order_added_with_their_own_bytes_on_every_route() {
     let path = folder.file("data", &content(0, 64 * PAGE));
     let pool = Pool::new(4 << 20);
     for route in [Route::Auto, Route::Inline, Route::Workers] {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         let (batch, offsets) = reads(&file, &pool, 64, 300);
         assert_eq!(batch.len(), 300);
         assert_read(batch.run(), &offsets);
@@ -100,7 +106,7 @@ fn operations_after_a_barrier_see_the_writes_before_it() {
 fn a_failure_before_a_barrier_cancels_only_later_operations() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let (read_only, file) = (File::open(&path).unwrap(), direct(&path));
+    let (read_only, file) = (File::open_blocking(&path).unwrap(), direct(&path));
     let mut batch = Batch::new();
     batch.add(read_only.write_at(b"no".to_vec(), 0));
     let beside = batch.add(read_only.read_at(Vec::with_capacity(10), 0));
@@ -125,8 +131,8 @@ fn a_failure_before_a_barrier_cancels_only_later_operations() {
 fn bad_operations_get_clear_errors_and_the_others_are_done() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 8 * PAGE));
-    let (file, direct) = (File::open(&path).unwrap(), direct(&path));
-    let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+    let (file, direct) = (File::open_blocking(&path).unwrap(), direct(&path));
+    let write_only = OpenOptions::new().write(true).open_blocking(&path).unwrap();
     let mut batch = Batch::new();
     let empty = batch.add(file.read_at(Vec::new(), 0));
     let nothing = batch.add(write_only.write_at(Vec::new(), 0));
@@ -189,7 +195,7 @@ fn f30_an_error_is_the_result_of_one_operation() {
     let file = overlapping(&server);
     let pool = Pool::new(1 << 20);
     for merged in [false, true] {
-        let mut batch = Batch::new().in_flight(4);
+        let mut batch = Batch::new().depth(4);
         for page in 0..64 {
             batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
@@ -211,8 +217,8 @@ fn f30_an_error_is_the_result_of_one_operation() {
 #[test]
 fn the_first_error_stops_operations_that_have_not_started_on_request() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
-    let mut batch = Batch::new().in_flight(1).stop_on_error(true);
+    let file = File::open_blocking(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let mut batch = Batch::new().depth(1).stop_on_error(true);
     for page in 0..64 {
         let offset = if page == 20 { u64::MAX } else { page * PAGE as u64 };
         batch.add(file.read_at(Vec::with_capacity(PAGE), offset));
@@ -237,13 +243,14 @@ fn no_more_are_in_flight_than_allowed() {
     let file = overlapping(&server);
     let run = std::thread::spawn(move || {
         let pool = Pool::new(1 << 20);
-        let mut batch = Batch::new().in_flight(3);
+        let mut batch = Batch::new().depth(3);
         for page in 0..40 {
             batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         batch.run()
     });
     server.wait_held(3);
+    // Time in which the server must see no fourth request. The batch blocks its thread: `sim_time.rs` has awaited ones.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.held(), 3, "the limit");
     assert!(server.log().is_empty());
@@ -261,7 +268,7 @@ fn an_operation_that_takes_long_does_not_hold_up_the_others() {
     server.rule(Op::Read, 0..1, 1, Act::Hold);
     let file = overlapping(&server);
     let run = std::thread::spawn(move || {
-        let mut batch = Batch::new().in_flight(8);
+        let mut batch = Batch::new().depth(8);
         for page in 0..64 {
             batch.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64));
         }
@@ -278,7 +285,7 @@ fn an_operation_that_takes_long_does_not_hold_up_the_others() {
 #[test]
 fn a_batch_takes_a_million_reads() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     let count = 1_000_000;
     let mut batch = Batch::with_capacity(count);
     for i in 0..count {
@@ -297,7 +304,7 @@ fn adjacent_reads_are_merged_on_request() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 256 * PAGE));
     let pool = Pool::new(4 << 20);
-    for file in [File::open(&path).unwrap(), direct(&path)] {
+    for file in [File::open_blocking(&path).unwrap(), direct(&path)] {
         let offsets: Vec<u64> = (0..40).map(|i| (i * 7 % 40) * 2 * PAGE as u64).collect();
         for (gap, most) in [(PAGE - 1, u64::MAX), (PAGE, 4)] {
             let mut batch = Batch::new().merge_reads(gap);
@@ -329,7 +336,7 @@ fn adjacent_reads_are_merged_on_request() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// Counts this thread's operations; with `RINGFILE_BACKEND=workers` other threads count them.
+/// Counts this thread's operations; with `RINGFILE_DISABLE=io_uring,aio` other threads count them.
 fn metrics_of_all() -> u64 {
     thread_metrics().ops
 }
@@ -342,8 +349,8 @@ fn merged_batches_return_the_same_as_others() {
     let pool = Pool::new(16 << 20);
     let mut random = Random::new();
     for round in 0..12 {
-        let file = if round % 2 == 0 { File::open(&path).unwrap() } else { direct(&path) };
-        let mut batch = Batch::new().merge_reads(random.below(20_000) as usize).in_flight(1 + round);
+        let file = if round % 2 == 0 { File::open_blocking(&path).unwrap() } else { direct(&path) };
+        let mut batch = Batch::new().merge_reads(random.below(20_000) as usize).depth(1 + round);
         let mut asked = Vec::new();
         for _ in 0..200 {
             let aligned = random.below(2) == 0;
@@ -416,8 +423,13 @@ fn any_executor_can_await_a_batch() {
         }
         for direct in [false, true] {
             let mut options = OpenOptions::new();
-            let file =
-                options.read(true).direct(direct).buffered_fallback(true).route(route).open(&path).unwrap();
+            let file = options
+                .read(true)
+                .direct(direct)
+                .buffered_fallback(true)
+                .route(route)
+                .open_blocking(&path)
+                .unwrap();
             let (batch, offsets) = reads(&file, &pool, 64, 500);
             assert_read(futures::executor::block_on(batch.into_future()), &offsets);
             let (batch, offsets) = reads(&file, &pool, 64, 500);
@@ -446,7 +458,11 @@ fn many_inline_operations_leave_others_their_turn() {
     }
     let folder = Folder::new();
     let mut options = OpenOptions::new();
-    let file = options.read(true).route(Route::Inline).open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = options
+        .read(true)
+        .route(Route::Inline)
+        .open_blocking(folder.file("data", &content(0, PAGE)))
+        .unwrap();
     let mut batch = Batch::new();
     for _ in 0..1000 {
         batch.add(file.read_at(Vec::with_capacity(10), 0));
@@ -480,7 +496,7 @@ fn a_dropped_future_starts_nothing_more_and_its_buffers_live_as_long_as_the_kern
     server.rule(Op::Read, 0..u64::MAX, 4, Act::Hold);
     let file = overlapping(&server);
     let pool = Pool::new(1 << 20);
-    let mut batch = Batch::new().in_flight(4);
+    let mut batch = Batch::new().depth(4);
     for page in 0..64 {
         batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     }
@@ -506,10 +522,10 @@ fn a_task_that_waits_for_a_batch_is_woken_once() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Ring).open_blocking(path).unwrap();
     let (batch, offsets) = reads(&file, &Pool::new(4 << 20), 64, 200);
     // All are in flight at once; otherwise the task would also be woken to start more.
-    let mut run = batch.in_flight(200).into_future();
+    let mut run = batch.depth(200).into_future();
     let counted = Arc::new(Counted(0.into()));
     let waker = Waker::from(Arc::clone(&counted));
     let began = Instant::now();
@@ -540,12 +556,12 @@ fn futures_and_batches_are_send() {
 #[test]
 fn a_merged_read_that_is_too_short_stops_what_comes_behind_it() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE + 100))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE + 100))).unwrap();
     let pool = Pool::new(1 << 20);
     for merged in [false, true] {
         for stops in [false, true] {
             let batch = if merged { Batch::new().merge_reads(0) } else { Batch::new() };
-            let mut batch = batch.stop_on_error(stops).in_flight(1);
+            let mut batch = batch.stop_on_error(stops).depth(1);
             batch.add(file.read_exact_at(pool.get(PAGE).unwrap(), 0));
             batch.add(file.read_exact_at(pool.get(PAGE).unwrap(), PAGE as u64));
             if !stops {

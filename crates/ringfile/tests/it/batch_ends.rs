@@ -2,22 +2,19 @@
 
 use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
-use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::support::{
-    Folder, assert_content, content, in_child, must_end, open_on_ring, page_size, skip, wait_for, yield_now,
-    yield_until,
-};
-use ringfile::{Batch, BatchRun, Done, File, Pool, block_on};
+use crate::support::{Folder, content, must_end, open_on_ring, wait_for, yield_now, yield_until};
+use ringfile::queue::BatchRun;
+use ringfile::{Batch, Completion, File, Pool, block_on};
 
 /// Makes a batch that waits for a pipe without data.
 fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
-    let mut batch = Batch::new().in_flight(3);
+    let mut batch = Batch::new().depth(3);
     for _ in 0..10 {
         batch.add(pipe.read_at(pool.get(4096).unwrap(), 0));
     }
@@ -73,7 +70,7 @@ fn a_batch_that_was_begun_in_a_loop_and_dropped_elsewhere_is_cancelled_too() {
 }
 
 /// Runs a batch when its thread ends, and sends the result.
-struct AtTheEnd(File, std::sync::mpsc::Sender<Done>);
+struct AtTheEnd(File, std::sync::mpsc::Sender<Completion>);
 
 impl Drop for AtTheEnd {
     fn drop(&mut self) {
@@ -92,7 +89,7 @@ thread_local! {
 fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 4096));
-    for file in [File::open(&path).unwrap(), open_on_ring(&path)] {
+    for file in [File::open_blocking(&path).unwrap(), open_on_ring(&path)] {
         let (ended, ends) = std::sync::mpsc::channel();
         must_end("a thread that runs batches as it ends", move || {
             let at_the_end = || AtTheEnd(file.clone(), ended.clone());
@@ -103,7 +100,7 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
             assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 10);
             AFTER.set(Some(at_the_end()));
         });
-        let results: Vec<Done> = ends.iter().collect();
+        let results: Vec<Completion> = ends.iter().collect();
         assert_eq!(results.len(), 2);
         for done in results {
             let buffer = done.buffer.unwrap();
@@ -116,47 +113,4 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
             }
         }
     }
-}
-
-#[test]
-fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
-    if !in_child("operations_for_which_there_is_no_memory_are_refused_and_the_others_done") {
-        return;
-    }
-    let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 4096))).unwrap();
-    // Threads and rings are made before memory becomes scarce.
-    let mut batch = Batch::new();
-    batch.add(file.read_at(Vec::with_capacity(16), 0));
-    assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
-    let pages: u64 =
-        std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
-    let limit =
-        libc::rlimit { rlim_cur: pages * page_size() as u64 + (24 << 20), rlim_max: libc::RLIM_INFINITY };
-    // Large vectors come straight from the kernel, so the limit applies to them.
-    // SAFETY: no memory is named.
-    if unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) } != 1 {
-        let name = "operations_for_which_there_is_no_memory_are_refused_and_the_others_done";
-        return skip(name, "the allocator, a sanitizer's perhaps, has more memory than a limit allows");
-    }
-    // SAFETY: a valid record.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
-    let mut batch = Batch::new();
-    let asked: usize = 600_000;
-    for i in 0..asked {
-        // Without capacity, so that memory for the batch itself runs out.
-        assert_eq!(batch.add(file.read_at(Vec::new(), 0)), i);
-    }
-    assert_eq!(batch.len(), asked);
-    let results = batch.run();
-    assert_eq!(results.len(), asked);
-    let done = results.iter().take_while(|done| done.result.is_ok()).count();
-    assert!(done > 1000 && done < asked, "{done} of {asked}");
-    for refused in &results[done..] {
-        let error = refused.result.as_ref().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-        assert!(refused.buffer.is_none());
-    }
-    let error = results[done].result.as_ref().unwrap_err().to_string();
-    assert!(error.contains("run several batches"), "{error}");
 }

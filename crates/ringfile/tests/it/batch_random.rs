@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use crate::support::forms::routes;
 use crate::support::handles::Handles as _;
 use crate::support::{Folder, Random, assert_content, byte_at, content, must_end, poll_once, wait_for};
-use ringfile::{Batch, BatchRun, Done, File, OpenOptions, Pool, Queue, block_on, metrics};
+use ringfile::queue::BatchRun;
+use ringfile::{Batch, Completion, File, OpenOptions, Pool, Queue, block_on, metrics};
 
 const PAGE: usize = 4096;
 const LASTS: Duration = Duration::from_secs(3);
 
 /// Opens the file once for each route that is available here.
 fn files(path: &Path, options: &mut OpenOptions) -> Vec<File> {
-    routes().map(|route| options.route(route).open(path).unwrap()).collect()
+    routes().map(|route| options.route(route).open_blocking(path).unwrap()).collect()
 }
 
 fn one_of<'a, T>(random: &mut Random, list: &'a [T]) -> &'a T {
@@ -43,7 +44,7 @@ fn ask(random: &mut Random, part: usize) -> Asked {
 }
 
 /// Fails if a result differs from the expected one.
-fn check(asked: &[Asked], results: Vec<Done>, stops: bool) {
+fn check(asked: &[Asked], results: Vec<Completion>, stops: bool) {
     assert_eq!(results.len(), asked.len());
     let failed_part = asked.iter().find(|asked| asked.is_bad).map(|asked| asked.part);
     for (i, (done, asked)) in results.into_iter().zip(asked).enumerate() {
@@ -83,7 +84,7 @@ fn random_batches_return_their_bytes_keep_barriers_and_stop_on_request() {
         let began = Instant::now();
         while began.elapsed() < LASTS {
             let stops = random.below(3) == 0;
-            let mut batch = Batch::new().in_flight(1 + random.below(40) as usize).stop_on_error(stops);
+            let mut batch = Batch::new().depth(1 + random.below(40) as usize).stop_on_error(stops);
             if random.below(2) == 0 {
                 batch = batch.merge_reads(random.below(20_000) as usize);
             }
@@ -116,7 +117,7 @@ fn random_batches_return_their_bytes_keep_barriers_and_stop_on_request() {
 
 /// Asserts that a file which others truncate and rewrite gives its own bytes, or zeros of a page that was just cut off.
 #[track_caller]
-fn assert_own(done: Done, offset: u64) {
+fn assert_own(done: Completion, offset: u64) {
     let buffer = done.buffer.unwrap();
     match done.result {
         Ok(len) => {
@@ -136,7 +137,7 @@ fn begin(run: &mut BatchRun) -> bool {
 }
 
 /// Ends a batch in one of several ways. Returns the results if there are any.
-fn end(batch: Batch, random: &mut Random) -> Vec<Done> {
+fn end(batch: Batch, random: &mut Random) -> Vec<Completion> {
     let way = random.below(4);
     if way == 0 {
         return batch.run();
@@ -164,7 +165,7 @@ fn end(batch: Batch, random: &mut Random) -> Vec<Done> {
 fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl FnMut() -> bool) {
     let mut open = Queue::new();
     while !is_over() {
-        let mut batch = Batch::new().in_flight(1 + random.below(20) as usize);
+        let mut batch = Batch::new().depth(1 + random.below(20) as usize);
         if random.below(2) == 0 {
             batch = batch.merge_reads(5000);
         }
@@ -192,7 +193,7 @@ fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl F
             .collect();
         for (handle, offset) in handles {
             match random.below(3) {
-                0 => assert_own(open.wait_by(handle).unwrap(), offset),
+                0 => assert_own(open.wait_for(handle).unwrap(), offset),
                 1 => assert_own(open.abort(handle).unwrap(), offset),
                 _ => {}
             }

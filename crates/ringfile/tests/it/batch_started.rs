@@ -11,7 +11,8 @@ use std::task::Context;
 use std::thread::ThreadId;
 
 use crate::support::{Folder, Random, assert_content, content, page_size, ring_options};
-use ringfile::{Batch, Done, File, OpenOptions, Pool, PoolError, Route, WhenFull};
+use ringfile::buf::PoolError;
+use ringfile::{Batch, Completion, File, OpenOptions, Pool, Route, WhenFull};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -24,7 +25,7 @@ fn data() -> tempfile::NamedTempFile {
     file
 }
 
-fn is_page(done: &Done, page: usize) -> bool {
+fn is_page(done: &Completion, page: usize) -> bool {
     let buffer = done.buffer.as_ref().unwrap();
     matches!(done.result, Ok(PAGE)) && buffer.iter().all(|&byte| byte == page as u8)
 }
@@ -39,7 +40,7 @@ fn reads(file: &File, pages: impl Iterator<Item = usize>) -> Batch {
 }
 
 /// Starts a batch and waits for its end; returns the results and the thread that reported them.
-fn start_and_wait(batch: Batch) -> (Vec<Done>, ThreadId) {
+fn start_and_wait(batch: Batch) -> (Vec<Completion>, ThreadId) {
     let (tell, told) = mpsc::channel();
     batch.start(move |done| tell.send((done, std::thread::current().id())).unwrap()).unwrap();
     told.recv().unwrap()
@@ -49,7 +50,8 @@ fn start_and_wait(batch: Batch) -> (Vec<Done>, ThreadId) {
 fn results_come_in_order_on_another_thread_on_every_route() {
     let named = data();
     for route in [Route::Auto, Route::Inline, Route::Workers] {
-        let file = OpenOptions::new().read(true).write(true).route(route).open(named.path()).unwrap();
+        let file =
+            OpenOptions::new().read(true).write(true).route(route).open_blocking(named.path()).unwrap();
         let (done, thread) = start_and_wait(reads(&file, (0..PAGES).rev()));
         assert_eq!(done.len(), PAGES);
         assert!(done.iter().zip((0..PAGES).rev()).all(|(done, page)| is_page(done, page)), "{route:?}");
@@ -65,10 +67,10 @@ fn results_come_in_order_on_another_thread_on_every_route() {
 #[test]
 fn errors_are_those_of_their_operations_and_barriers_hold() {
     let named = data();
-    let file = OpenOptions::new().read(true).write(true).open(named.path()).unwrap();
-    let read_only = File::open(named.path()).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_blocking(named.path()).unwrap();
+    let read_only = File::open_blocking(named.path()).unwrap();
     let pool = Pool::new(1 << 20);
-    let mut batch = Batch::new().in_flight(2);
+    let mut batch = Batch::new().depth(2);
     batch.add(file.write_at(vec![200; PAGE], 0));
     batch.barrier();
     batch.add(file.read_at(pool.get(PAGE).unwrap(), 0));
@@ -84,7 +86,7 @@ fn errors_are_those_of_their_operations_and_barriers_hold() {
 #[test]
 fn a_thousand_batches_of_eight_threads_end_once_each() {
     let named = data();
-    let file = Arc::new(File::open(named.path()).unwrap());
+    let file = Arc::new(File::open_blocking(named.path()).unwrap());
     let ends: Arc<Mutex<HashMap<usize, usize>>> = Arc::default();
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -96,7 +98,7 @@ fn a_thousand_batches_of_eight_threads_end_once_each() {
                     let pages: Vec<usize> = (0..number % 9).map(|at| (number + at * 7) % PAGES).collect();
                     let batch = reads(&file, pages.iter().copied());
                     let (ends, tell) = (Arc::clone(&ends), tell.clone());
-                    let end = move |done: Vec<Done>| {
+                    let end = move |done: Vec<Completion>| {
                         assert!(done.iter().zip(pages).all(|(done, page)| is_page(done, page)));
                         *ends.lock().unwrap().entry(number).or_default() += 1;
                         tell.send(()).unwrap();
@@ -131,14 +133,14 @@ fn chain(file: Arc<File>, left: usize, tell: mpsc::Sender<usize>) {
 fn the_function_starts_the_next_batch() {
     let named = data();
     let (tell, told) = mpsc::channel();
-    chain(Arc::new(File::open(named.path()).unwrap()), 2000, tell);
+    chain(Arc::new(File::open_blocking(named.path()).unwrap()), 2000, tell);
     assert_eq!(told.recv(), Ok(0));
 }
 
 #[test]
 fn the_function_must_not_block_and_may_panic() {
     let named = data();
-    let file = Arc::new(File::open(named.path()).unwrap());
+    let file = Arc::new(File::open_blocking(named.path()).unwrap());
     let (tell, told) = mpsc::channel();
     let inner = Arc::clone(&file);
     let end = move |_| {
@@ -163,8 +165,8 @@ fn a_batch_that_is_cancelled_reports_its_end() {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(ours)));
     let named = data();
-    let file = File::open(named.path()).unwrap();
-    let mut batch = Batch::new().in_flight(2);
+    let file = File::open_blocking(named.path()).unwrap();
+    let mut batch = Batch::new().depth(2);
     for _ in 0..4 {
         batch.add(pipe.read_at(Vec::with_capacity(16), 0));
     }
@@ -200,7 +202,7 @@ fn a_started_batch_without_a_handle_still_ends() {
     std::thread::spawn(move || {
         let mut batch = Batch::new();
         batch.add(pipe.read_at(Vec::with_capacity(7), 0));
-        let end = move |done: Vec<Done>| {
+        let end = move |done: Vec<Completion>| {
             counts.fetch_add(1, Ordering::SeqCst);
             tell.send(done).unwrap();
         };
@@ -217,7 +219,7 @@ fn a_started_batch_without_a_handle_still_ends() {
 #[test]
 fn a_batch_is_started_inside_a_loop() {
     let named = data();
-    let file = File::open(named.path()).unwrap();
+    let file = File::open_blocking(named.path()).unwrap();
     let (tell, told) = mpsc::channel();
     ringfile::block_on(async {
         reads(&file, 0..8).start(move |done| tell.send(done).unwrap()).unwrap();
@@ -230,14 +232,15 @@ fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
     let (ours, _theirs) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(ours)));
     let of_pipe = || {
-        let mut batch = Batch::new().in_flight(2);
+        let mut batch = Batch::new().depth(2);
         for _ in 0..3 {
             batch.add(pipe.read_at(Vec::with_capacity(16), 0));
         }
         batch.into_future()
     };
-    let all_cancelled = |done: Vec<Done>| {
-        let is_cancelled = |done: &Done| done.result.as_ref().unwrap_err().errno() == Some(libc::ECANCELED);
+    let all_cancelled = |done: Vec<Completion>| {
+        let is_cancelled =
+            |done: &Completion| done.result.as_ref().unwrap_err().errno() == Some(libc::ECANCELED);
         assert!(done.len() == 3 && done.iter().all(is_cancelled));
     };
     let waker = std::task::Waker::noop();
@@ -263,13 +266,15 @@ fn cancelled_reads_show_the_bytes_that_were_read() {
     let mut below = |bound: usize| random.below(bound as u64) as usize;
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES * PAGE));
-    let (buffered, pool) = (File::open(&path).unwrap(), Pool::new(8 << 20));
-    let direct = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
-    let on_ring = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let (buffered, pool) = (File::open_blocking(&path).unwrap(), Pool::new(8 << 20));
+    let direct =
+        OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
+    let on_ring =
+        ring_options().read(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
     let (mut whole, mut cancelled) = (0, 0);
     for _ in 0..400 {
         let (tell, told) = mpsc::channel();
-        let mut batch = Batch::new().in_flight(1 + below(6));
+        let mut batch = Batch::new().depth(1 + below(6));
         if below(2) == 0 {
             batch = batch.merge_reads(below(2 * PAGE));
         }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::support::fuse::{Act, Op, Server};
 use crate::support::{
     Folder, Random, assert_content, content, has_registered_buffers, in_child, in_child_with,
-    is_without_ring, page_size, skip, workers_are_forced,
+    is_without_ring, page_size, record_warnings, skip, workers_are_forced,
 };
-use ringfile::{
-    Buffers, Config, Error, File, HugePages, Metrics, OpenOptions, OperationKind, Pool, PoolError, Route,
-    WhenFull, block_on, thread_metrics,
-};
+use ringfile::buf::{HugePages, PoolError};
+use ringfile::config::BufferMode;
+use ringfile::metrics::{Metrics, OperationKind};
+use ringfile::{Config, Error, File, OpenOptions, Pool, Route, WhenFull, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -56,7 +56,7 @@ fn the_environment_wins_over_the_file_and_calls_over_both() {
     assert_eq!(config(text).with_env().unwrap(), wanted);
     let from_env = Config::from_env().unwrap();
     assert_eq!((from_env.depth(), from_env.block_size(), from_env.direct()), (Some(3), None, None));
-    let capacity = |builder: ringfile::PoolBuilder| builder.build().unwrap().metrics().capacity;
+    let capacity = |builder: ringfile::buf::PoolBuilder| builder.build().unwrap().metrics().capacity;
     assert_eq!(capacity(loaded.pool()), 2 << 20);
     assert_eq!(capacity(loaded.pool().capacity(4 << 20)), 4 << 20);
     assert_eq!(capacity(loaded.with_capacity(8 << 20).pool()), 8 << 20);
@@ -75,6 +75,67 @@ fn a_wrong_variable_is_named() {
         let said = "reading the environment: `RINGFILE_DIRECT` can't be maybe: give true or false";
         assert_eq!(error.to_string(), said);
     }
+}
+
+#[test]
+fn misspelt_variables_are_reported_once_with_the_name_that_is_meant() {
+    let name = "misspelt_variables_are_reported_once_with_the_name_that_is_meant";
+    let set_up = |child: &mut std::process::Command| {
+        child.envs([("RINGFILE_DEPHT", "4"), ("RINGFILE_DISABL", "ring"), ("ringfile_route", "ring")]);
+        // A setting, one of a test, and names of other programs.
+        child.envs([("RINGFILE_POOLING", "true"), ("RINGFILE_TEST_DEPTH", "4"), ("RINGFILE_HOME", "/")]);
+        child.env("FILE_DEPTH", "4");
+    };
+    if !in_child_with(name, set_up) {
+        return;
+    }
+    let warnings = record_warnings();
+    let folder = Folder::new();
+    for _ in 0..3 {
+        assert_eq!(Config::from_env().unwrap().depth(), None);
+        let loaded = Config::load(folder.file("ringfile.toml", b"direct = true")).unwrap();
+        assert_eq!(loaded.direct(), Some(true));
+    }
+    let mut warnings = warnings.lock().unwrap().clone();
+    warnings.sort();
+    let said =
+        |variable: &str, meant: &str| format!("`{variable}` is not a setting: did you mean `{meant}`?");
+    let wanted = [
+        said("RINGFILE_DEPHT", "RINGFILE_DEPTH"),
+        said("RINGFILE_DISABL", "RINGFILE_DISABLE"),
+        said("ringfile_route", "RINGFILE_ROUTE"),
+    ];
+    assert_eq!(warnings.len(), wanted.len(), "{warnings:?}");
+    assert!(warnings.iter().zip(&wanted).all(|(warning, said)| warning.contains(said)), "{warnings:?}");
+}
+
+#[test]
+fn settings_are_read_from_a_table_of_a_file_that_has_others() {
+    let folder = Folder::new();
+    let text = "depth = 'deep'\n[http]\nport = 80\n[system.memory_pool]\ncapacity = '1MiB'\ndepth = 5\n\
+                [system.memory_pool.more]\n[[list]]\nroute = 1\n[a.b]\ndepht = 1\n[c]\n";
+    let path = folder.file("server.toml", text.as_bytes());
+    let load = |table| Config::load_table(&path, table).map_err(|error| error.to_string());
+    let file = path.display();
+    let error = load("system.memory_pool").unwrap_err();
+    assert!(error.starts_with(&format!("reading line 7 of {file}: unknown table `more`")), "{error}");
+    let error = load("a.b").unwrap_err();
+    assert!(error.starts_with(&format!("reading line 11 of {file}: unknown field `depht`")), "{error}");
+    for none in ["memory_pool", "system.other", "list", "depth", "http.port", "", "system."] {
+        let error = Config::load_table(&path, none).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert_eq!(
+            error.to_string(),
+            format!("reading the settings of {file}: there is no table `[{none}]`")
+        );
+    }
+    assert_eq!(load("c").unwrap(), Config::from_env().unwrap());
+    let path = folder.file("server.toml", text.replace("[system.memory_pool.more]\n", "").as_bytes());
+    let loaded = Config::load_table(&path, "system.memory_pool").unwrap();
+    assert_eq!((loaded.capacity(), loaded.depth()), (Some(1 << 20), Some(5)));
+    // The mark that some editors put in front of UTF-8.
+    let marked = folder.file("marked.toml", "\u{feff}depth = 7".as_bytes());
+    assert_eq!(Config::load(marked).unwrap().depth(), Some(7));
 }
 
 #[test]
@@ -97,7 +158,11 @@ fn bad_settings_are_reported_with_their_line_and_the_allowed_values() {
             format!("unknown field `Block-Size`: did you mean `block_size`? {known}"),
         ),
         ("threads = 1", "line 1", format!("unknown field `threads`: remove it; {known}")),
-        ("[pool]\ncapacity = 1", "line 1", format!("unknown table `pool`: settings are in none; {known}")),
+        (
+            "[pool]\ncapacity = 1",
+            "line 1",
+            format!("unknown table `pool`: `Config::load_table` reads settings in a table; {known}"),
+        ),
         ("depth = \"16\"", "line 1", r#"`depth` can't be "16": give a whole number from 1 to 4096"#.into()),
         ("depth = 1.5", "line 1", "`depth` can't be 1.5: give a whole number from 1 to 4096".into()),
         ("\ndirect = 1", "line 2", "`direct` can't be 1: give true or false".into()),
@@ -159,7 +224,7 @@ fn files_are_measured_as_the_settings_say() {
     let path = folder.file("data", b"content");
     let measured = |settings| {
         let config = config(settings);
-        let files = [(); 2].map(|()| config.open_options().read(true).open(&path).unwrap());
+        let files = [(); 2].map(|()| config.open_options().read(true).open_blocking(&path).unwrap());
         ringfile::block_on(files[0].read_at(Vec::with_capacity(7), 0)).unwrap();
         files.map(|file| file.latencies().map(|latencies| latencies.histogram(OperationKind::Read).count()))
     };
@@ -190,7 +255,7 @@ fn random_config(random: &mut Random) -> Config {
     let huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require];
     let limits = [1 << 20, usize::MAX].map(|limit| WhenFull::Outside { limit });
     let when_full = [WhenFull::Error, WhenFull::Wait, limits[0], limits[1]];
-    let buffers = [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
+    let buffers = [BufferMode::Normal, BufferMode::Fixed, BufferMode::Vectored, BufferMode::VectoredFixed];
     let mut config = Config::new();
     for setting in 0..13 {
         let value = random.below(1 << 32) as usize >> random.below(32);
@@ -318,7 +383,7 @@ fn the_huge_pages_setting_applies_to_pools() {
 #[test]
 fn depth_and_block_size_settings_apply_to_appenders() {
     let folder = Folder::new();
-    let file = File::create(folder.path().join("log")).unwrap();
+    let file = File::create_blocking(folder.path().join("log")).unwrap();
     let (config, pool) = (config("depth = 1\nblock_size = '16k'"), Pool::new(4 << 20));
     block_on(async {
         let log = config.appender(&file, &pool, 0).await.unwrap();
@@ -334,7 +399,7 @@ fn depth_and_block_size_settings_apply_to_appenders() {
 #[test]
 fn depth_and_block_size_settings_apply_to_readers() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 1 << 20))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, 1 << 20))).unwrap();
     let (config, pool) = (config("depth = 5\nblock_size = '16k'"), Pool::new(4 << 20));
     block_on(async {
         let mut reader = config.reader(&file, &pool);
@@ -349,7 +414,7 @@ fn depth_and_block_size_settings_apply_to_readers() {
 fn buffers_are_registered_or_not() {
     let name = "buffers_are_registered_or_not";
     if is_without_ring() {
-        return skip(name, "it is about the ring, which RINGFILE_BACKEND switches off");
+        return skip(name, "it is about the ring, which RINGFILE_DISABLE switches off");
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
@@ -359,7 +424,7 @@ fn buffers_are_registered_or_not() {
         [("normal", false), ("fixed", true), ("vectored", false), ("vectored-fixed", true)]
     {
         let config = config(&format!("buffers = '{word}'\nroute = 'ring'"));
-        let file = config.open_options().read(true).open(&path).unwrap();
+        let file = config.open_options().read(true).open_blocking(&path).unwrap();
         let pool = config.pool().build().unwrap();
         let fixed_ops = block_on(async {
             let before = thread_metrics();
@@ -377,9 +442,9 @@ fn buffers_are_registered_or_not() {
 fn the_direct_setting_applies_to_opened_files() {
     let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.file("data", &content(0, PAGE));
-    let open = |text: &str| config(text).open_options().read(true).open(&path);
+    let open = |text: &str| config(text).open_options().read(true).open_blocking(&path);
     assert!(!open("direct = false").unwrap().is_direct() && !open("").unwrap().is_direct());
-    match (open("direct = true"), OpenOptions::new().read(true).direct(true).open(&path)) {
+    match (open("direct = true"), OpenOptions::new().read(true).direct(true).open_blocking(&path)) {
         (Ok(file), _) => assert!(file.is_direct() && file.alignment().bytes > 1),
         (Err(error), Err(same)) => {
             assert_eq!(error.to_string(), same.to_string());
@@ -387,7 +452,8 @@ fn the_direct_setting_applies_to_opened_files() {
         }
         (Err(error), Ok(_)) => panic!("{error}"),
     }
-    let buffered = config("direct = true").open_options().read(true).direct(false).open(&path).unwrap();
+    let buffered =
+        config("direct = true").open_options().read(true).direct(false).open_blocking(&path).unwrap();
     assert!(!buffered.is_direct(), "a call wins");
 }
 
@@ -400,7 +466,7 @@ fn the_route_setting_applies_to_opened_files() {
     let folder = Folder::new();
     let (path, pool) = (folder.file("data", &content(0, PAGE)), Pool::new(1 << 20));
     let taken = |text: &str| {
-        let file = config(text).open_options().read(true).open(&path).unwrap();
+        let file = config(text).open_options().read(true).open_blocking(&path).unwrap();
         let counts = counts_of_a_read(&file, &pool);
         (counts.inline_ops, counts.worker_ops)
     };
@@ -408,7 +474,7 @@ fn the_route_setting_applies_to_opened_files() {
     if workers_are_forced() {
         return skip(
             name,
-            "with RINGFILE_BACKEND=workers, workers carry out everything, whatever a file's route",
+            "with RINGFILE_DISABLE=io_uring,aio, workers carry out everything, whatever a file's route",
         );
     }
     assert_eq!(taken("route = 'inline'"), (1, 0));
@@ -427,13 +493,13 @@ fn applied_settings_set_the_default_route_and_the_number_of_workers() {
     let (path, pool) = (folder.file("data", &content(0, PAGE)), Pool::new(1 << 20));
     config("route = 'inline'").apply();
     let inline = u64::from(!workers_are_forced());
-    assert_eq!(counts_of_a_read(&File::open(&path).unwrap(), &pool).inline_ops, inline);
+    assert_eq!(counts_of_a_read(&File::open_blocking(&path).unwrap(), &pool).inline_ops, inline);
     config("workers = 2\nroute = 'workers'").apply();
-    assert_eq!(counts_of_a_read(&File::open(&path).unwrap(), &pool).worker_ops, 1);
+    assert_eq!(counts_of_a_read(&File::open_blocking(&path).unwrap(), &pool).worker_ops, 1);
     config("depth = 1").apply();
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, 8, Act::Hold);
-    let file = OpenOptions::new().read(true).direct(true).open(server.path()).unwrap();
+    let file = OpenOptions::new().read(true).direct(true).open_blocking(server.path()).unwrap();
     let run = std::thread::spawn(move || {
         let mut batch = ringfile::Batch::new();
         for page in 0..20 {
@@ -442,6 +508,7 @@ fn applied_settings_set_the_default_route_and_the_number_of_workers() {
         batch.run()
     });
     server.wait_held(2);
+    // Time in which no third worker may begin; threads are not simulated.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.held(), 2, "what is missing stays as it is");
     server.release();

@@ -1,6 +1,7 @@
 //! Copies, reads, writes and holes at random, on files that are open in several ways at once, compared with a model: in
 //! batches and queues, awaited, cancelled, and moved to other threads after their first poll (F02, F04, F05, F49).
 
+use crate::support::handles::Handles as _;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -10,17 +11,18 @@ use std::time::{Duration, Instant};
 use crate::support;
 use crate::support::forms::routes;
 use crate::support::{Folder, Random, all, must_end};
+use ringfile::fs::AllocateMode;
 use ringfile::{
-    AllocateMode, AnyBuffer, Batch, BufError, Buffer, Done, Error, File, OpenOptions, Pool, Queue, Token,
+    AnyBuffer, Batch, BufError, Buffer, Completion, Error, File, IoBuf, OpenOptions, Pool, Queue, Token,
     block_on,
 };
 
 const PAGE: usize = 4096;
 const SIZE: usize = 96 * PAGE;
 
-/// How long the test lasts; longer with `RINGFILE_STRESS_SECONDS`.
+/// How long the test lasts; longer with `RINGFILE_TEST_STRESS_SECONDS`.
 fn lasts() -> Duration {
-    let given = std::env::var("RINGFILE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("RINGFILE_TEST_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(3))
 }
 
@@ -55,7 +57,7 @@ struct Job {
 /// How it ended: the bytes that were done, or the error; and what was read.
 type Ended = (Result<usize, Error>, Vec<u8>);
 
-fn of_done(mut done: Done) -> Ended {
+fn of_done(mut done: Completion) -> Ended {
     let mut read = done.buffer.take().map_or_else(Vec::new, |buffer| buffer.to_vec());
     done.buffers.iter().for_each(|buffer| read.extend_from_slice(buffer));
     (done.result, read)
@@ -120,7 +122,7 @@ impl World {
             Kind::Read { exact: true } => add!(file.read_exact_at(self.buffer(len), at)),
             Kind::Vectored => add!(file.read_vectored_at(self.parts(len), at)),
             Kind::Write { skipped, data, durable: false } => {
-                add!(file.write_part_at(self.filled(data), *skipped.., at))
+                add!(file.write_at(self.filled(data).slice(*skipped..), at))
             }
             Kind::Write { data, durable: true, .. } => add!(file.write_durable_at(self.filled(data), at)),
             Kind::Copy { from, offset } => {
@@ -155,13 +157,20 @@ impl World {
             Kind::Write { skipped, data, durable } => {
                 let buffer = self.filled(&data);
                 Box::pin(async move {
+                    let part = buffer.slice(if durable { 0 } else { skipped }..);
                     let written = match durable {
-                        true => file.write_durable_at(buffer, at).await,
-                        false => file.write_part_at(buffer, skipped.., at).await,
+                        true => file.write_durable_at(part, at).await,
+                        false => file.write_at(part, at).await,
                     };
-                    let (result, buffer) = of_future(written);
-                    assert_eq!(buffer, data, "the buffer of a write");
-                    (result.map(|len| len - skipped), Vec::new())
+                    let (result, buffer) = match written {
+                        Ok(part) => (Ok(part.len()), part.into_inner()),
+                        Err(error) => {
+                            let (error, part) = error.into_parts();
+                            (Err(error), part.into_inner())
+                        }
+                    };
+                    assert_eq!(buffer[..], data[..], "the buffer of a write");
+                    (result, Vec::new())
                 })
             }
             Kind::Copy { from, offset } => {
@@ -416,7 +425,7 @@ fn carry_out(random: &mut Random, world: &World, jobs: &[Job], how: u64) -> (Vec
     };
     match how {
         0 | 1 => {
-            let mut batch = Batch::new().in_flight(1 + random.index(8));
+            let mut batch = Batch::new().depth(1 + random.index(8));
             if random.chance(2) {
                 batch = batch.merge_reads(random.index(3 * PAGE));
             }
@@ -448,8 +457,9 @@ fn carry_out(random: &mut Random, world: &World, jobs: &[Job], how: u64) -> (Vec
                     queue.cancel(token);
                 }
             }
-            while queue.wait(1, None) > 0 {
-                while let Some((number, done)) = queue.take() {
+            while !queue.is_empty() {
+                for done in queue.ends(1) {
+                    let number = done.user_data;
                     assert!(ended[number as usize].replace(of_done(done)).is_none(), "two results");
                 }
             }
@@ -515,10 +525,16 @@ fn random_operations_on_files_that_are_open_in_several_ways_leave_the_bytes_of_a
             for route in routes() {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).route(route);
-                handles.push(options.open(&path).unwrap());
-                handles.push(options.direct(true).buffered_fallback(true).open(&path).unwrap());
-                handles
-                    .push(options.direct(false).buffered_fallback(false).adaptive(true).open(&path).unwrap());
+                handles.push(options.open_blocking(&path).unwrap());
+                handles.push(options.direct(true).buffered_fallback(true).open_blocking(&path).unwrap());
+                handles.push(
+                    options
+                        .direct(false)
+                        .buffered_fallback(false)
+                        .adaptive(true)
+                        .open_blocking(&path)
+                        .unwrap(),
+                );
             }
             files.push(Modelled { path, handles, content });
         }

@@ -1,11 +1,12 @@
 //! Each way to write durably obeys `OpenOptions::durability`, which the number of operations shows.
 
+use crate::support::handles::Handles as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::{Folder, in_child, patience};
-use ringfile::{Batch, Done, Durability, File, OpenOptions, Queue, Route, block_on};
+use ringfile::{Batch, Completion, Durability, File, OpenOptions, Queue, Route, block_on};
 
 const PAGE: usize = 4096;
 /// The writes of each kind that `Auto` measures.
@@ -45,7 +46,7 @@ fn batch_of_one(file: &File, page: Vec<u8>, offset: u64) -> Batch {
 
 impl Way {
     fn write(self, file: &File, page: Vec<u8>, offset: u64) {
-        let only = |mut results: Vec<Done>| {
+        let only = |mut results: Vec<Completion>| {
             assert_eq!(results.len(), 1);
             results.remove(0)
         };
@@ -68,18 +69,13 @@ impl Way {
             Self::Wait | Self::WaitBy => {
                 let mut queue = Queue::new();
                 let token = queue.add(file.write_durable_at(page, offset), 7);
-                if let Self::WaitBy = self {
-                    queue.wait_by(token).unwrap()
-                } else {
-                    assert_eq!(queue.wait(1, None), 1);
-                    queue.take().unwrap().1
-                }
+                if let Self::WaitBy = self { queue.wait_for(token).unwrap() } else { queue.end() }
             }
             Self::Ready => block_on(async {
                 let mut queue = Queue::new();
                 queue.add(file.write_durable_at(page, offset), 7);
                 assert_eq!(queue.ready().await, 1);
-                queue.take().unwrap().1
+                queue.next().unwrap()
             }),
         };
         assert_eq!(done.result.unwrap(), PAGE);
@@ -119,7 +115,7 @@ fn each_way_to_write_durably_obeys_the_files_durability() {
                     .create(true)
                     .route(route)
                     .durability(durability)
-                    .open(&path)
+                    .open_blocking(&path)
                     .unwrap();
                 // One operation for a write with RWF_DSYNC, two for a write and its fdatasync.
                 let expected = match durability {

@@ -1,16 +1,19 @@
 //! Each operation ends in the same way as a future, in a batch and in a queue, whatever the file was opened with: the same
 //! bytes, and the same errors, word for word.
 
+use crate::support::handles::Handles as _;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::forms::routes;
 use crate::support::{Folder, content};
+use ringfile::buf::Slice;
 use ringfile::fs::{self, Metadata};
+use ringfile::fs::{Advice, AllocateMode, RangeSync};
 use ringfile::{
-    Advice, AllocateMode, AnyBuffer, Batch, BufResult, Buffer, Done, Durability, File, OpenOptions,
-    Operation, Pool, Queue, RangeSync, Result, block_on,
+    AnyBuffer, Batch, BufResult, Buffer, Completion, Durability, File, IoBuf, Op, OpenOptions, Output, Pool,
+    Queue, Result, block_on,
 };
 
 const PAGE: usize = 4096;
@@ -53,6 +56,12 @@ impl Returned for BufResult<Vec<u8>> {
 impl Returned for BufResult<Buffer> {
     fn outcome(self) -> Outcome {
         of_memory(self, |buffer| vec![buffer.to_vec()])
+    }
+}
+
+impl Returned for BufResult<Slice<Buffer>> {
+    fn outcome(self) -> Outcome {
+        of_memory(self, |part| vec![part.into_inner().to_vec()])
     }
 }
 
@@ -114,34 +123,40 @@ impl Returned for Result<Metadata> {
     }
 }
 
-impl Returned for Done {
-    fn outcome(mut self) -> Outcome {
-        let (file, metadata, link) = (self.take_file(), self.take_metadata(), self.take_link());
-        let other = file.as_ref().map(show_file).or_else(|| metadata.as_ref().map(show_metadata));
-        let other = other.or_else(|| link.map(|link| format!("{link:?}")));
+impl Returned for Completion {
+    fn outcome(self) -> Outcome {
         let mut memory: Vec<Vec<u8>> = self.buffers.iter().map(|buffer| buffer.to_vec()).collect();
         memory.extend(self.buffer.as_deref().map(<[u8]>::to_vec));
-        outcome(memory, other, self.result.err().map(|error| error.to_string()))
+        // Each gives the result back if it has none.
+        let other = self
+            .take::<File>()
+            .map(|file| show_file(&file))
+            .or_else(|done| done.take::<Metadata>().map(|metadata| show_metadata(&metadata)))
+            .or_else(|done| done.take::<PathBuf>().map(|link| format!("{link:?}")));
+        match other {
+            Ok(other) => outcome(memory, Some(other), None),
+            Err(done) => outcome(memory, None, done.result.err().map(|error| error.to_string())),
+        }
     }
 }
 
-fn in_a_batch(operation: impl Operation) -> Batch {
+fn in_a_batch(op: Op<'_, impl Output>) -> Batch {
     let mut batch = Batch::new();
-    assert_eq!(batch.add(operation), 0);
+    assert_eq!(batch.add(op), 0);
     batch
 }
 
-fn one(mut all: Vec<Done>) -> Done {
+fn one(mut all: Vec<Completion>) -> Completion {
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 /// Carries the operation out in every way, and asserts that it always ends as the first time. `before` comes before each.
 #[track_caller]
-fn every_way<O: Operation<Output: Returned>>(
+fn every_way<'f, T: Output<Result: Returned>>(
     what: &str,
     before: impl Fn(),
-    operation: impl Fn() -> O,
+    operation: impl Fn() -> Op<'f, T>,
 ) -> Outcome {
     before();
     let first = block_on(operation()).outcome();
@@ -158,11 +173,11 @@ fn every_way<O: Operation<Output: Returned>>(
     before();
     let mut queue = Queue::new();
     let token = queue.add(operation(), 7);
-    same("in a queue", queue.wait_by(token).unwrap().outcome());
+    same("in a queue", queue.wait_for(token).unwrap().outcome());
     before();
     queue.add(operation(), 8);
-    assert_eq!(queue.wait(1, None), 1);
-    let (user_data, done) = queue.take().unwrap();
+    let done = queue.end();
+    let user_data = done.user_data;
     assert_eq!(user_data, 8);
     same("in a queue that is waited for", done.outcome());
     first
@@ -188,7 +203,7 @@ fn options() -> Vec<(String, OpenOptions)> {
     }
     add("adaptive", &|options| _ = options.adaptive(true));
     add("dont_cache", &|options| _ = options.dont_cache(true));
-    add("one_descriptor", &|options| _ = options.one_descriptor(true));
+    add("one_descriptor", &|options| _ = options.dup(false));
     add("read only", &|options| _ = options.write(false));
     add("O_DSYNC", &|options| _ = options.custom_flags(libc::O_DSYNC));
     all
@@ -218,6 +233,9 @@ fn all_operations(name: &str, file: &File, path: &Path, pool: &Pool) {
         let parts = || vec![pool.get(PAGE).unwrap(), pool.get(PAGE).unwrap()];
         every_way(&what, fill, || file.read_vectored_at(parts(), at));
         every_way(&what, fill, || file.read_exact_vectored_at(parts(), at));
+        every_way(&what, fill, || file.read_at(pooled(2 * PAGE, 9).slice(PAGE..), at));
+        every_way(&what, fill, || file.read_exact_at(pooled(2 * PAGE, 9).slice(100..PAGE), at));
+        every_way(&what, fill, || file.read_at(pooled(PAGE, 9).slice(PAGE + 1..), at));
     }
     every_way(&run("read beyond"), fill, || file.read_at(Vec::with_capacity(9), u64::MAX - 3));
     let shared = || AnyBuffer::from(bytes::Bytes::from_static(b"shared"));
@@ -227,11 +245,11 @@ fn all_operations(name: &str, file: &File, path: &Path, pool: &Pool) {
         let what = run(&format!("write at {offset}"));
         every_way(&what, fill, || file.write_at(pooled(PAGE, 1), offset));
         every_way(&what, fill, || file.write_at(shared(), offset));
-        every_way(&what, fill, || file.write_part_at(pooled(2 * PAGE, 2), PAGE.., offset));
-        every_way(&what, fill, || file.write_part_at(pooled(PAGE, 2), 1..PAGE + 1, offset));
+        every_way(&what, fill, || file.write_at(pooled(2 * PAGE, 2).slice(PAGE..), offset));
+        every_way(&what, fill, || file.write_at(pooled(PAGE, 2).slice(1..PAGE + 1), offset));
         every_way(&what, fill, || file.write_vectored_at(vec![pooled(PAGE, 3), pooled(PAGE, 4)], offset));
         every_way(&what, fill, || file.write_durable_at(pooled(PAGE, 5), offset));
-        every_way(&what, fill, || file.write_durable_part_at(pooled(2 * PAGE, 6), PAGE.., offset));
+        every_way(&what, fill, || file.write_durable_at(pooled(2 * PAGE, 6).slice(PAGE..), offset));
         every_way(&what, fill, || file.write_atomic_at(pooled(PAGE, 7), offset));
     }
     every_way(&run("fsync"), fill, || file.sync_all());
@@ -253,7 +271,7 @@ fn an_operation_on_a_file_ends_the_same_in_every_way_and_with_every_option() {
     let path = folder.file("data", &content(0, SIZE));
     let pool = Pool::new(4 << 20);
     for (name, options) in options() {
-        let file = options.open(&path).unwrap();
+        let file = options.open_blocking(&path).unwrap();
         all_operations(&name, &file, &path, &pool);
     }
 }
@@ -272,16 +290,16 @@ fn an_operation_on_paths_ends_the_same_in_every_way() {
     };
     let mut reading = OpenOptions::new();
     reading.read(true);
-    let opened = every_way("open", clear, || fs::open(&old, &reading));
+    let opened = every_way("open", clear, || reading.open(&old));
     assert!(opened.other.unwrap().ends_with("of 7 bytes"));
-    every_way("open what is not there", clear, || fs::open(&new, &reading));
-    every_way("open with a NUL", clear, || fs::open("with\0nul", &reading));
-    every_way("open with nothing to do", clear, || fs::open(&old, &OpenOptions::new()));
+    every_way("open what is not there", clear, || reading.open(&new));
+    every_way("open with a NUL", clear, || reading.open("with\0nul"));
+    every_way("open with nothing to do", clear, || OpenOptions::new().open(&old));
     let mut truncating = OpenOptions::new();
     truncating.write(true).create(true).truncate(true);
-    let truncated = every_way("truncate", clear, || fs::open(&there, &truncating));
+    let truncated = every_way("truncate", clear, || truncating.open(&there));
     assert!(truncated.other.unwrap().ends_with("of 0 bytes"));
-    every_way("create", clear, || fs::open(&new, &truncating));
+    every_way("create", clear, || truncating.open(&new));
     every_way("rename", clear, || fs::rename(&old, &new));
     assert!(every_way("rename nothing", clear, || fs::rename(&new, &old)).error.unwrap().contains("old"));
     every_way("remove", clear, || fs::remove_file(&there));
@@ -295,7 +313,7 @@ fn an_operation_on_paths_ends_the_same_in_every_way() {
     );
     assert_eq!(every_way("metadata", clear, || fs::metadata(&old)).other.unwrap(), "7 bytes");
     every_way("metadata of nothing", clear, || fs::metadata(&new));
-    let open = ringfile::File::open(&old).unwrap();
+    let open = ringfile::File::open_blocking(&old).unwrap();
     assert_eq!(
         every_way("metadata of an open file", clear, || fs::metadata_of(&open)).other.unwrap(),
         "7 bytes"

@@ -11,13 +11,13 @@ const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 /// Returns a direct file that may turn buffered.
 fn open(mut options: OpenOptions, server: &Server) -> File {
-    let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
+    let file = options.read(true).direct(true).buffered_fallback(true).open_blocking(server.path()).unwrap();
     assert!(file.is_direct());
     file
 }
 
 #[track_caller]
-fn assert_read(done: &ringfile::Done, offset: u64, len: usize) {
+fn assert_read(done: &ringfile::Completion, offset: u64, len: usize) {
     assert_eq!(*done.result.as_ref().unwrap(), len);
     let buffer = done.buffer.as_ref().unwrap();
     assert_eq!(buffer.len(), len);
@@ -60,7 +60,7 @@ fn f16_an_unaligned_read_that_waits_while_the_file_turns_buffered_gives_its_own_
     }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     server.direct_rule(Op::Read, EVERYWHERE, usize::MAX, Act::Fail(libc::EINVAL));
-    ringfile::set_worker_threads(1);
+    ringfile::runtime::set_worker_threads(1);
     let mut options = OpenOptions::new();
     options.route(Route::Workers);
     let file = open(options, &server);

@@ -45,9 +45,9 @@ fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
         if route == Route::Ring && is_without_ring() {
             continue;
         }
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         for _ in 0..5_000 {
-            let mut batch = Batch::new().in_flight(1).merge_reads(0);
+            let mut batch = Batch::new().depth(1).merge_reads(0);
             for i in 0..8 {
                 batch.add(file.read_at(pool.get(512).unwrap(), i * 512));
             }
@@ -90,8 +90,7 @@ fn f37_operations_dropped_in_flight_leave_nothing_on_an_idle_thread() {
         let (mut queue, file) = (Queue::new(), open_on_ring(&path));
         let read = |queue: &mut Queue| {
             queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
-            assert_eq!(queue.wait(1, None), 1);
-            assert_content(&queue.take().unwrap().1.buffer.unwrap(), 0);
+            assert_content(&queue.end().buffer.unwrap(), 0);
         };
         read(&mut queue);
         used.send(()).unwrap();
@@ -183,11 +182,11 @@ fn f44_a_waker_may_wait_for_the_threads_that_carry_its_operation_out() {
         let path = folder.file("data", &content(0, PAGE));
         let routes = [Route::Workers, Route::Ring];
         for route in routes.into_iter().filter(|&route| route == Route::Workers || !is_without_ring()) {
-            let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+            let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
             for of_batch in [false, true] {
                 let (theirs, ours) = std::io::pipe().unwrap();
                 let theirs = std::fs::File::from(std::os::fd::OwnedFd::from(theirs));
-                let pipe = OpenOptions::new().route(route).adopt(theirs).unwrap();
+                let pipe = OpenOptions::new().route(route).from_std(theirs).unwrap();
                 let file = file.clone();
                 // Ends the operation itself, then waits for a thread that may be ending it. A waker that an I/O thread
                 // calls must not do that, as the crate's documentation says.
@@ -333,41 +332,6 @@ fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + 
 }
 
 #[test]
-fn a_file_closed_on_another_thread_is_released_with_the_next_turn() {
-    let name = "a_file_closed_on_another_thread_is_released_with_the_next_turn";
-    if !needs_ring(name) {
-        return;
-    }
-    must_end("files that are closed elsewhere", || {
-        let (waiting, _silent) = pipe();
-        let (mut reads, mut queue) = (Queue::new(), Queue::new());
-        // A read is in flight all the time, so the thread leaves its loops without draining the ring.
-        reads.start(&waiting, Vec::with_capacity(1), 0);
-        for through_a_loop in [false, true] {
-            let (pipe, mut writer) = pipe();
-            // Often enough for the file to be registered.
-            for _ in 0..32 {
-                writer.write_all(b"x").unwrap();
-                queue.add(pipe.read_at(Vec::with_capacity(1), 0), 0);
-                assert_eq!(queue.wait(1, None), 1);
-                assert_eq!(queue.take().unwrap().1.result.unwrap(), 1);
-            }
-            std::thread::spawn(move || drop(pipe)).join().unwrap();
-            if through_a_loop {
-                block_on(async {});
-            } else {
-                queue.submit();
-            }
-            wait_for("the end of the pipe", || {
-                queue.submit();
-                let written = writer.write_all(b"x");
-                written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
-            });
-        }
-    });
-}
-
-#[test]
 fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
     let name = "a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out";
     if !needs_ring(name) {
@@ -400,7 +364,7 @@ fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
         block_on(async { drop(queue) });
         CALLS.set(true);
         assert!(begun.lock().unwrap().is_some(), "the memory came back in the loop");
-        reads.wait(0, None);
+        reads.submit();
         let read = begun.lock().unwrap().take().unwrap();
         assert_content(&futures::executor::block_on(read).unwrap(), 0);
     });

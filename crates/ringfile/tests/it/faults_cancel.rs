@@ -128,7 +128,7 @@ fn f02_unsubmitted_operations_are_withdrawn_at_once() {
         return;
     }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-    let file = ring_options().write(true).open(server.path()).unwrap();
+    let file = ring_options().write(true).open_blocking(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         let before = thread_metrics();
@@ -150,7 +150,7 @@ fn f02_unsubmitted_operations_are_withdrawn_at_once() {
 fn f02_memory_of_cancelled_reads_from_a_device_is_not_written_to_afterwards() {
     let name = "f02_memory_of_cancelled_reads_from_a_device_is_not_written_to_afterwards";
     let Some(device) = Loop::over(name, &content(0, 1 << 20)) else { return };
-    let file = ring_options().read(true).direct(true).open(device.device()).unwrap();
+    let file = ring_options().read(true).direct(true).open_blocking(device.device()).unwrap();
     let pool = Pool::new(2 << 20);
     let mut random = Random::new();
     block_on(async {
@@ -201,7 +201,7 @@ fn f03_a_runtime_dropped_with_operations_in_flight_leaks_nothing() {
     let Some(server) = holding(name, 64) else { return };
     let pool = Pool::new(1 << 20);
     // The process makes the holder of registrations once, and keeps it.
-    must_end("a first ring", || block_on(ringfile::sync_dir("/tmp")).unwrap());
+    must_end("a first ring", || block_on(ringfile::fs::sync_dir("/tmp")).unwrap());
     wait_closed("/tmp");
     let before = open_descriptors();
     let runtime = Runtime::builder().threads(2).build().unwrap();
@@ -301,7 +301,8 @@ fn f04_cancelling_at_any_moment_leaves_one_right_result_for_the_others() {
     let pool = Pool::new(256 << 20);
     let mut random = Random::new();
     for direct in [false, true] {
-        let file = ring_options().read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
+        let file =
+            ring_options().read(true).direct(direct).buffered_fallback(true).open_blocking(&path).unwrap();
         block_on(async {
             let before = thread_metrics();
             for _ in 0..300 {
@@ -383,7 +384,7 @@ fn f05_an_operation_of_a_queue_is_cancelled_on_another_threads_ring() {
         let [first, second] = [0, 1].map(|number| queue.add(pipe.read_at(Vec::with_capacity(4), 0), number));
         queue.submit();
         assert!(queue.cancel(first));
-        let done = queue.wait_by(first).unwrap();
+        let done = queue.wait_for(first).unwrap();
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
         assert!(!queue.is_done(second), "it was not cancelled");
     });

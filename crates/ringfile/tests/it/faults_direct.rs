@@ -1,5 +1,6 @@
 //! Direct I/O: refused, accepted but ignored, unaligned, and polled where polling is not supported (F16 to F19).
 
+use crate::support::handles::Handles as _;
 use std::io::ErrorKind;
 
 use crate::support::fuse::{Act, Op, Server};
@@ -8,25 +9,27 @@ use crate::support::{
     Folder, Random, all, assert_content, content, is_without_ring, must_end, needs_ring, poll_once,
     ring_options, skip,
 };
-use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, block_on, thread_metrics};
+use ringfile::fs::{self, AllocateMode};
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
 /// Opens a direct file in the temporary folder; `None` if its file system has no direct I/O.
 fn direct(test: &str, folder: &Folder, bytes: &[u8]) -> Option<File> {
     let path = folder.file("data", bytes);
-    let opened = ring_options().read(true).write(true).direct(true).open(path);
+    let opened = ring_options().read(true).write(true).direct(true).open_blocking(path);
     opened.map_err(|error| skip(test, error)).ok()
 }
 
 #[test]
 fn f16_direct_refused_at_open_is_a_clear_error_or_buffered_where_allowed() {
     for path in ["/proc/self/status", "/dev/zero"] {
-        let error = ring_options().read(true).direct(true).open(path).unwrap_err();
+        let error = ring_options().read(true).direct(true).open_blocking(path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let text = error.to_string();
         assert!(text.contains(path) && text.contains("direct"), "{text}");
-        let file = ring_options().read(true).direct(true).buffered_fallback(true).open(path).unwrap();
+        let file =
+            ring_options().read(true).direct(true).buffered_fallback(true).open_blocking(path).unwrap();
         assert!(!file.is_direct() && file.alignment().bytes == 1);
         let got = block_on(file.read_at(Vec::with_capacity(100), 0)).unwrap();
         assert!(!got.is_empty());
@@ -39,7 +42,7 @@ fn f16_direct_refused_at_io_is_a_clear_error() {
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
     server.direct_rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
-    let file = ring_options().read(true).write(true).direct(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).write(true).direct(true).open_blocking(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         let failed = file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
@@ -63,7 +66,7 @@ fn f16_direct_refused_at_io_turns_buffered_where_allowed_for_all_in_flight() {
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
     let mut options = ring_options();
-    let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
+    let file = options.read(true).direct(true).buffered_fallback(true).open_blocking(server.path()).unwrap();
     assert!(file.is_direct());
     let pool = Pool::new(1 << 20);
     block_on(async {
@@ -82,7 +85,7 @@ fn f16_unaligned_reads_turn_buffered_where_allowed() {
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
     server.direct_rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Fail(libc::EINVAL));
     let mut options = ring_options();
-    let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
+    let file = options.read(true).direct(true).buffered_fallback(true).open_blocking(server.path()).unwrap();
     block_on(async {
         let reads = (0..8_u64).map(|i| file.read_at(Vec::with_capacity(10_000), i * 777 + 1)).collect();
         for (i, result) in all(reads).await.into_iter().enumerate() {
@@ -100,7 +103,7 @@ fn f16_a_read_near_the_largest_offset_leaves_the_file_direct() {
     let path = folder.file("data", &content(0, PAGE));
     let mut options = ring_options();
     let options = options.read(true).direct(true).buffered_fallback(true);
-    let file = options.open(path).unwrap();
+    let file = options.open_blocking(path).unwrap();
     if !file.is_direct() {
         return skip(name, "no direct I/O here");
     }
@@ -115,8 +118,7 @@ fn f16_a_read_near_the_largest_offset_leaves_the_file_direct() {
         assert_eq!(error.to_string(), failed.error().to_string());
         let mut queue = ringfile::Queue::new();
         queue.add(file.read_at(pool.get(10).unwrap(), offset), 0);
-        queue.wait(1, None);
-        let error = queue.take().unwrap().1.result.unwrap_err();
+        let error = queue.end().result.unwrap_err();
         assert_eq!(error.to_string(), failed.error().to_string());
         assert!(file.is_direct(), "the offset is refused, not direct I/O");
     }
@@ -133,7 +135,7 @@ fn f16_an_invalid_allocation_leaves_the_file_direct() {
     }
     let mut options = ring_options();
     let options = options.write(true).direct(true).buffered_fallback(true);
-    let file = options.open(folder.path().join("data")).unwrap();
+    let file = options.open_blocking(folder.path().join("data")).unwrap();
     let failed = block_on(file.allocate(AllocateMode::Extend, 0, 0)).unwrap_err();
     assert_eq!(failed.errno(), Some(libc::EINVAL));
     let mut batch = Batch::new();
@@ -149,7 +151,7 @@ fn a_reader_takes_any_number_of_bytes_for_a_block() {
     let path = folder.file("data", &content(0, 3 * PAGE));
     for direct in [false, true] {
         let mut options = ring_options();
-        let file = options.read(true).direct(direct).buffered_fallback(true).open(&path).unwrap();
+        let file = options.read(true).direct(direct).buffered_fallback(true).open_blocking(&path).unwrap();
         let pool = Pool::new(1 << 20);
         for block in [usize::MAX, usize::MAX / 2, (1 << 30) + 1, 0] {
             block_on(async {
@@ -178,11 +180,12 @@ fn f17_direct_io_on_tmpfs_is_refused_or_becomes_buffered() {
     let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
     let path = disk.path().join("data");
     std::fs::write(&path, content(0, 2 * PAGE)).unwrap();
-    let error = ring_options().read(true).write(true).direct(true).truncate(true).open(&path).unwrap_err();
+    let error =
+        ring_options().read(true).write(true).direct(true).truncate(true).open_blocking(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("tmpfs"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), content(0, 2 * PAGE), "a refused open costs no data");
-    let file = ring_options().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let file = ring_options().read(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
     assert!(!file.is_direct());
     assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
     // A descriptor opened elsewhere with O_DIRECT, which Linux accepts here since 6.6, is no more direct than that.
@@ -194,6 +197,82 @@ fn f17_direct_io_on_tmpfs_is_refused_or_becomes_buffered() {
     let file = File::from(std);
     assert!(!file.is_direct());
     assert_content(&block_on(file.read_exact_at(vec![0; 5000], 77)).unwrap(), 77);
+}
+
+#[test]
+fn f17_a_file_that_cannot_be_direct_is_not_created() {
+    let name = "f17_a_file_that_cannot_be_direct_is_not_created";
+    let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
+    let names = || {
+        std::fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+    };
+    let folder = Folder::new();
+    let link = folder.path().join("link");
+    // Where it points decides.
+    std::os::unix::fs::symlink(disk.path().join("linked"), &link).unwrap();
+    let mut create = ring_options();
+    create.write(true).create(true).direct(true);
+    let mut create_new = ring_options();
+    create_new.write(true).create_new(true).direct(true);
+    for (options, path) in
+        [(&create, disk.path().join("data")), (&create_new, disk.path().join("data")), (&create, link)]
+    {
+        let queued = || {
+            let mut queue = Queue::new();
+            queue.add(options.open(&path), 0);
+            Ok(queue.end().take::<File>()?)
+        };
+        for opened in [options.open_blocking(&path), block_on(options.open(&path)), queued()] {
+            let error = opened.unwrap_err();
+            assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some(&*path)));
+            assert!(error.to_string().contains("tmpfs"), "{error}");
+            assert!(names().is_empty(), "{:?}", names());
+        }
+    }
+    // Files that are there are opened, or refused, as without direct I/O.
+    let there = disk.path().join("there");
+    std::fs::write(&there, b"content").unwrap();
+    for opened in [create_new.open_blocking(&there), block_on(create_new.open(&there))] {
+        assert_eq!(opened.unwrap_err().errno(), Some(libc::EEXIST));
+    }
+    for opened in [create.open_blocking(&there), block_on(create.open(&there))] {
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    let missing = disk.path().join("none/data");
+    for opened in [create.open_blocking(&missing), block_on(create_new.open(&missing))] {
+        assert_eq!(opened.unwrap_err().errno(), Some(libc::ENOENT));
+    }
+}
+
+#[test]
+fn a_direct_file_is_created_where_its_file_system_has_direct_io() {
+    let folder = Folder::new();
+    let path = folder.path().join("data");
+    let mut options = ring_options();
+    options.read(true).write(true).create(true).truncate(true).direct(true).mode(0o640);
+    std::fs::write(&path, b"old").unwrap();
+    if let Err(error) = options.open_blocking(&path) {
+        return skip("a_direct_file_is_created_where_its_file_system_has_direct_io", error);
+    }
+    let mut new = options.clone();
+    new.truncate(false).create_new(true);
+    for options in [&options, &new] {
+        let opens: [&dyn Fn() -> ringfile::Result<File>; 2] =
+            [&|| options.open_blocking(&path), &|| block_on(options.open(&path))];
+        for open in opens {
+            std::fs::remove_file(&path).unwrap();
+            let file = open().unwrap();
+            assert!(file.is_direct());
+            assert_eq!(block_on(fs::metadata(&path)).unwrap().mode & 0o777, 0o640);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+    // A symbolic link that points nowhere yet.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("linked", &link).unwrap();
+    assert!(options.open_blocking(&link).unwrap().is_direct());
+    assert!(folder.path().join("linked").exists());
+    assert_eq!(block_on(new.open(&link)).unwrap_err().errno(), Some(libc::EEXIST));
 }
 
 #[test]
@@ -274,7 +353,7 @@ fn f18_blocks_larger_than_a_page_are_read_and_written() {
     let name = "f18_blocks_larger_than_a_page_are_read_and_written";
     const BLOCK: usize = 16 << 10;
     let Some(device) = Loop::with_blocks(name, &content(0, 1 << 20), BLOCK) else { return };
-    let file = ring_options().read(true).write(true).direct(true).open(device.device()).unwrap();
+    let file = ring_options().read(true).write(true).direct(true).open_blocking(device.device()).unwrap();
     assert_eq!(file.alignment().bytes, BLOCK);
     must_end("direct I/O with blocks of 16 KiB", move || {
         block_on(async {
@@ -350,7 +429,7 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
     let path = disk.path().join("data");
     for inline in [false, true] {
         let mut options = if inline { OpenOptions::new() } else { ring_options() };
-        let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let file = options.read(true).write(true).create(true).truncate(true).open_blocking(&path).unwrap();
         block_on(async {
             let before = thread_metrics();
             let writes =
@@ -373,8 +452,8 @@ fn f19_polling_on_a_file_without_it_is_a_clear_error() {
         return;
     }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-    let polled = ring_options().read(true).direct(true).poll(true).open(server.path()).unwrap();
-    let plain = ring_options().read(true).direct(true).open(server.path()).unwrap();
+    let polled = ring_options().read(true).direct(true).iopoll(true).open_blocking(server.path()).unwrap();
+    let plain = ring_options().read(true).direct(true).open_blocking(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     block_on(async {
         for _ in 0..3 {

@@ -16,7 +16,8 @@ use crate::support::{
     Folder, Random, assert_content, assert_passed, content, fork, in_child, is_without_ring, must_end,
     needs_ring, wait_for,
 };
-use ringfile::{Batch, BatchRun, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, metrics};
+use ringfile::queue::BatchRun;
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, metrics};
 
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
@@ -24,17 +25,17 @@ const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 /// Returns the routes on which an operation that the server holds back is in flight, and not in a call of this thread.
 fn routes_that_wait() -> impl Iterator<Item = Route> {
     // Operations that other tests hold back at the same time occupy workers too.
-    ringfile::set_worker_threads(128);
+    ringfile::runtime::set_worker_threads(128);
     routes().filter(|route| matches!(route, Route::Ring | Route::Workers))
 }
 
 fn open(server: &Server, route: Route) -> File {
-    OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap()
+    OpenOptions::new().read(true).write(true).route(route).open_blocking(server.path()).unwrap()
 }
 
 /// Opens with direct I/O, for which every kernel sends any number of requests to the server without a thread for each.
 fn open_direct(server: &Server, route: Route) -> File {
-    OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap()
+    OpenOptions::new().read(true).direct(true).route(route).open_blocking(server.path()).unwrap()
 }
 
 fn batch_of(file: &File, pool: &Pool, pages: u64) -> BatchRun {
@@ -50,7 +51,7 @@ fn begin<F: Future + Unpin>(future: &mut F) {
 }
 
 #[track_caller]
-fn assert_pages(results: Vec<ringfile::Done>) {
+fn assert_pages(results: Vec<ringfile::Completion>) {
     for (page, done) in results.into_iter().enumerate() {
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
@@ -65,7 +66,7 @@ fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
         return;
     }
     let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
-    ringfile::set_worker_threads(WORKERS);
+    ringfile::runtime::set_worker_threads(WORKERS);
     let file = open(&server, Route::Workers);
     let pool = Pool::new(1 << 20);
     let in_use = || pool.metrics().in_use / PAGE;
@@ -101,13 +102,13 @@ fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
     queue.submit();
     for _ in WORKERS..10 {
-        let (_, done) = queue.take().expect("a result without waiting");
+        let done = queue.next().expect("a result without waiting");
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
     }
-    assert!(queue.take().is_none());
+    assert!(queue.next().is_none());
     assert_eq!(in_use(), WORKERS, "of what was withdrawn");
     server.release();
-    assert_eq!(queue.wait(WORKERS, None), WORKERS, "what had begun");
+    assert_eq!(queue.ends(WORKERS).len(), WORKERS, "what had begun");
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn f01_f60_results_arrive_though_the_thread_that_began_is_gone() {
 }
 
 /// Awaits a batch that may hang, on a thread that is watched.
-fn must_end_here(batch: BatchRun) -> Vec<ringfile::Done> {
+fn must_end_here(batch: BatchRun) -> Vec<ringfile::Completion> {
     must_end("a batch", || futures::executor::block_on(batch))
 }
 
@@ -163,11 +164,12 @@ fn f01_a_thread_that_ends_with_open_reads_waits_for_them() {
             for page in 0..8 {
                 reads.start(&file, theirs.get(PAGE).unwrap(), page * PAGE as u64);
             }
-            reads.wait(0, None);
+            reads.submit();
             let _ = ends.1.recv();
         });
         server.wait_held(8);
         drop(ends.0);
+        // Time in which the thread must not end; threads are not simulated.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!thread.is_finished(), "{route:?}: it ended while the server had its requests");
         assert!(pool.metrics().in_use >= 8 * PAGE, "the kernel has the memory");
@@ -244,7 +246,7 @@ fn f04_f05_batches_and_futures_dropped_elsewhere_at_any_moment_disturb_no_other(
     for route in routes() {
         let mut options = OpenOptions::new();
         let options = options.read(true).direct(true).buffered_fallback(true).route(route);
-        let file = options.open(&path).unwrap();
+        let file = options.open_blocking(&path).unwrap();
         let (send, receive) = mpsc::channel::<BatchRun>();
         let dropping = std::thread::spawn(move || receive.into_iter().for_each(drop));
         let runtime = Runtime::builder().threads(1).build().unwrap();
@@ -283,8 +285,9 @@ fn f09_batches_and_handles_work_on_a_thread_that_gets_no_ring() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
-    let auto = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
-    let ring = OpenOptions::new().read(true).route(Route::Ring).open(&path).unwrap();
+    let auto =
+        OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
+    let ring = OpenOptions::new().read(true).route(Route::Ring).open_blocking(&path).unwrap();
     let pool = Pool::new(4 << 20);
     let mut taken = Vec::new();
     let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
@@ -302,12 +305,50 @@ fn f09_batches_and_handles_work_on_a_thread_that_gets_no_ring() {
         }
         for (buffer, error) in form.read(&ring, reads(())) {
             let error = error.unwrap_or_else(|| panic!("{form:?}: no ring, and no error"));
-            let cause = if is_without_ring() { "RINGFILE_BACKEND" } else { "RLIMIT_NOFILE" };
+            let cause = if is_without_ring() { "RINGFILE_DISABLE" } else { "RLIMIT_NOFILE" };
             assert!(error.to_string().contains(cause), "{form:?}: {error}");
             assert_eq!(buffer.capacity(), PAGE, "the buffer comes back");
         }
     }
     assert_eq!(pool.metrics().in_use, 0);
+}
+
+#[test]
+fn f09_an_io_thread_that_could_not_be_started_starts_later() {
+    let name = "f09_an_io_thread_that_could_not_be_started_starts_later";
+    if !in_child(name) {
+        return;
+    }
+    let warnings = support::record_warnings();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 64 * PAGE));
+    // A filter is for the thread that sets it.
+    let refused = std::thread::spawn({
+        let file = open_direct_or_not(&path);
+        move || {
+            support::filters::deny(libc::SYS_clone3, libc::EAGAIN);
+            support::filters::deny(libc::SYS_clone, libc::EAGAIN);
+            for page in 0..5 {
+                let read = file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), page * PAGE as u64);
+                assert_content(&futures::executor::block_on(read).unwrap(), page * PAGE as u64);
+                let error = Batch::new().start(|_| ()).unwrap_err();
+                assert_eq!(error.errno(), Some(libc::EAGAIN), "{error}");
+            }
+        }
+    });
+    refused.join().unwrap();
+    let of_threads = |text: &&String| text.contains("could not start an I/O thread");
+    assert_eq!(warnings.lock().unwrap().iter().filter(of_threads).count(), 1);
+
+    let (tell, told) = mpsc::channel();
+    Batch::new().start(move |_| tell.send(()).unwrap()).unwrap();
+    told.recv().unwrap();
+    support::threads::Thread::wait_for("ringfile-io-0", |_| true);
+}
+
+/// Opens with direct I/O, if the file system has it.
+fn open_direct_or_not(path: &std::path::Path) -> File {
+    OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(path).unwrap()
 }
 
 #[test]
@@ -323,7 +364,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
         .filter(|route| *route != Route::Inline)
         .map(|route| {
             let mut options = OpenOptions::new();
-            options.read(true).direct(true).buffered_fallback(true).route(route).open(&path).unwrap()
+            options.read(true).direct(true).buffered_fallback(true).route(route).open_blocking(&path).unwrap()
         })
         .collect();
     let forms = || READING.into_iter().filter(|form| *form != support::forms::Form::Tokio);
@@ -353,7 +394,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
     });
     all_are_right();
     assert_passed(child);
-    assert_eq!(open.wait_by(handle).unwrap().result.unwrap(), PAGE);
+    assert_eq!(open.wait_for(handle).unwrap().result.unwrap(), PAGE);
     drop(open);
     assert_eq!((metrics().stray, pool.metrics().in_use), (0, 0));
 }
@@ -366,7 +407,7 @@ fn f24_a_thread_that_goes_to_sleep_misses_no_event_of_another_thread() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     for route in routes_that_wait() {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         for way in 0..3 {
             let file = file.clone();
             support::must_end("a round trip between threads", move || {
@@ -387,7 +428,7 @@ fn f24_a_thread_that_goes_to_sleep_misses_no_event_of_another_thread() {
                         }
                         _ => {
                             let handle = reads.start(&file, buffer, offset);
-                            let done = reads.wait_by(handle).unwrap();
+                            let done = reads.wait_for(handle).unwrap();
                             done.buffer.unwrap().into_vec().unwrap()
                         }
                     };

@@ -1,5 +1,6 @@
 //! The library called while a thread ends: from destructors of its locals and of pthread keys (F41).
 
+use crate::support::handles::Handles as _;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::support::forms::routes;
 use crate::support::{
     Folder, assert_content, content, in_child, in_child_with, must_end, open_descriptors, poll_once,
 };
-use ringfile::{AllocateMode, Batch, Durability, File, OpenOptions, Pool, Queue, Route, block_on, spawn};
+use ringfile::fs::AllocateMode;
+use ringfile::{Batch, Durability, File, OpenOptions, Pool, Queue, Route, block_on, spawn};
 
 const PAGE: usize = 4096;
 /// Long enough that a worker still writes it when its thread ends.
@@ -22,7 +24,7 @@ const LENT: usize = 128 << 20;
 
 fn open(path: &Path, route: Route, durability: Durability) -> File {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).route(route).durability(durability).open(path).unwrap()
+    options.read(true).write(true).route(route).durability(durability).open_blocking(path).unwrap()
 }
 
 /// Returns an executor that needs no thread-locals.
@@ -63,11 +65,10 @@ fn use_all(path: &Path, route: Route) {
         assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
         let mut reads = Queue::new();
         let read = reads.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
-        assert_content(&reads.wait_by(read).unwrap().buffer.unwrap(), 0);
+        assert_content(&reads.wait_for(read).unwrap().buffer.unwrap(), 0);
         let mut queue = Queue::new();
         queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 9);
-        assert_eq!(queue.wait(1, None), 1);
-        assert_content(queue.take().unwrap().1.buffer.as_ref().unwrap(), 0);
+        assert_content(queue.end().buffer.as_ref().unwrap(), 0);
         assert_content(&poll_on(Box::pin(file.read_at(Vec::with_capacity(PAGE), 0))).unwrap(), 0);
     }
 }
@@ -194,7 +195,7 @@ fn f41_a_queue_that_ends_with_its_thread_waits_for_workers() {
         // The first use of this local comes before the first use of the driver, so it is dropped after the driver.
         QUEUE.set(Some(Queue::new()));
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).route(Route::Workers).open(&written).unwrap();
+        let file = options.write(true).create(true).route(Route::Workers).open_blocking(&written).unwrap();
         QUEUE.with_borrow_mut(|queue| {
             let queue = queue.as_mut().unwrap();
             queue.add(file.write_at(bytes::Bytes::from_owner(lent), 0), 0);

@@ -68,6 +68,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
             }
             let waker = context.waker().clone();
             std::thread::spawn(move || {
+                // Time for the other thread to wait before the fork; processes are not simulated.
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 waker.wake();
             });
@@ -102,7 +103,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
 fn f22_a_forked_child_writes_durably_without_a_ring() {
     let name = "f22_a_forked_child_writes_durably_without_a_ring";
     if workers_are_forced() {
-        return skip(name, "RINGFILE_BACKEND=workers forbids plain calls too");
+        return skip(name, "RINGFILE_DISABLE=io_uring,aio forbids plain calls too");
     }
     if !in_child(name) {
         return;
@@ -110,7 +111,7 @@ fn f22_a_forked_child_writes_durably_without_a_ring() {
     let folder = Folder::new();
     let path = folder.file("data", &[0; PAGE]);
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).custom_flags(libc::O_DSYNC).open(&path).unwrap();
+    let file = options.read(true).write(true).custom_flags(libc::O_DSYNC).open_blocking(&path).unwrap();
     block_on(file.write_at(content(0, PAGE / 2), 0)).unwrap();
     let child = fork(|| {
         block_on(file.write_at(content(PAGE as u64 / 2, PAGE / 2), PAGE as u64 / 2)).unwrap();
@@ -228,7 +229,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
             let child = fork(|| {
                 // Drops the last handle, and ends a thread that leaves its loop.
                 drop(last);
-                let sync = move || block_on(ringfile::sync_dir(own)).is_ok();
+                let sync = move || block_on(ringfile::fs::sync_dir(own)).is_ok();
                 let synced = std::thread::spawn(sync).join().unwrap();
                 assert!(synced || is_without_ring(), "workers are the parent's");
             });
@@ -252,7 +253,8 @@ fn f22_another_threads_operation_fails_in_the_child_and_continues_in_the_parent(
         }
         server.rule(Op::Sync, 0..u64::MAX, usize::MAX, Act::Hold);
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
+        let file =
+            OpenOptions::new().read(true).write(true).route(route).open_blocking(server.path()).unwrap();
         let mut sync = Some(Box::pin(file.sync_all().into_future()));
         let mut read = Some(Box::pin(file.read_at(Vec::with_capacity(10), 0)));
         futures::executor::block_on(async {
@@ -286,21 +288,21 @@ fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
             return;
         }
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(server.path()).unwrap();
         let mut reads = Some(Queue::new());
         let handles = [0, 1].map(|i| reads.as_mut().unwrap().start(&file, Vec::with_capacity(10), i));
-        reads.as_mut().unwrap().wait(0, None);
+        reads.as_mut().unwrap().submit();
         server.wait_held(2);
         let child = fork(|| {
             let mut theirs = reads.take().unwrap();
-            let error = theirs.wait_by(handles[0]).and_then(|done| done.result).unwrap_err();
+            let error = theirs.wait_for(handles[0]).and_then(|done| done.result).unwrap_err();
             assert!(error.to_string().contains("fork"), "{error}");
             drop(theirs);
         });
         assert_passed(child);
         server.release();
         for (offset, handle) in handles.into_iter().enumerate() {
-            let done = reads.as_mut().unwrap().wait_by(handle).unwrap();
+            let done = reads.as_mut().unwrap().wait_for(handle).unwrap();
             assert_eq!(done.result.unwrap(), 10, "{route:?}: the parent's read");
             assert_content(&done.buffer.unwrap(), offset as u64);
         }
@@ -336,13 +338,12 @@ fn f22_a_queue_used_before_a_fork_starts_no_operation_on_a_ring_in_the_child() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let plain = OpenOptions::new().read(true).route(Route::Inline).open(&path).unwrap();
+    let plain = OpenOptions::new().read(true).route(Route::Inline).open_blocking(&path).unwrap();
     let file = open_on_ring(&path);
     let (mut used, mut unused) = (Queue::new(), Queue::new());
     let read = |queue: &mut Queue, file: &File| {
         queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
-        assert_eq!(queue.wait(1, None), 1);
-        queue.take().unwrap().1
+        queue.end()
     };
     assert_passed(fork(|| {
         let done = read(&mut unused, &file);
@@ -356,8 +357,7 @@ fn f22_a_queue_used_before_a_fork_starts_no_operation_on_a_ring_in_the_child() {
             assert_is_the_parents(&read(&mut used, &file).result.unwrap_err());
         }
         used.add(file.sync_data(), 0);
-        assert_eq!(used.wait(1, None), 1);
-        assert_is_the_parents(&used.take().unwrap().1.result.unwrap_err());
+        assert_is_the_parents(&used.end().result.unwrap_err());
         assert!(used.is_empty());
     }));
 }
@@ -374,7 +374,7 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
     let (files, closer) = std::sync::mpsc::channel::<File>();
     // From here on the process has workers, which belong to the parent in each child.
-    let by_workers = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+    let by_workers = OpenOptions::new().read(true).route(Route::Workers).open_blocking(&path).unwrap();
     assert_content(&block_on(by_workers.read_at(vec![0; PAGE], 0)).unwrap(), 0);
     std::thread::scope(|scope| {
         let (path, is_over) = (&path, &is_over);
@@ -397,7 +397,7 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
         // Keeps the I/O thread and the workers busy.
         for route in routes() {
             scope.spawn(move || {
-                let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+                let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
                 while !is_over() {
                     futures::executor::block_on(file.read_at(vec![0; PAGE], 0)).unwrap();
                 }
@@ -412,16 +412,16 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
                 let used = [(); 48].map(|()| {
                     let file = open_on_ring(path);
                     queue.add(file.read_at(vec![0; PAGE], 0), 0);
-                    assert_eq!(queue.wait(1, None), 1);
-                    assert_eq!(queue.take().unwrap().1.result.unwrap(), PAGE);
+                    assert_eq!(queue.end().result.unwrap(), PAGE);
                     file
                 });
                 used.into_iter().for_each(|file| files.send(file).unwrap());
                 let child = fork(|| {
                     block_on(async { yield_now().await });
-                    drop(OpenOptions::new().read(true).route(Route::Inline).open(path).unwrap());
+                    drop(OpenOptions::new().read(true).route(Route::Inline).open_blocking(path).unwrap());
                     let _ = metrics();
-                    let plain = OpenOptions::new().read(true).route(Route::Inline).open(path).unwrap();
+                    let plain =
+                        OpenOptions::new().read(true).route(Route::Inline).open_blocking(path).unwrap();
                     let read = block_on(plain.read_at(vec![0; PAGE], 0));
                     // If everything goes to workers, they belong to the parent.
                     assert!(read.is_ok() || is_without_ring());
@@ -465,7 +465,7 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
         drop(run.take());
         let handle = handle.take().unwrap();
         assert!(handle.is_finished());
-        assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
+        assert!(matches!(handle.join(), Err(ringfile::runtime::JoinError::Cancelled)));
     }));
     assert_passed(fork(|| drop((run.take(), handle.take()))));
     ours.write_all(b"parent").unwrap();
@@ -477,7 +477,7 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
 
 /// Asserts that a read which the parent has in flight has ended here with an error, and returns its buffer.
 #[track_caller]
-fn assert_given_up(read: &mut Pin<Box<ringfile::Io<'_, Vec<u8>>>>) {
+fn assert_given_up(read: &mut Pin<Box<ringfile::Op<'_, Vec<u8>>>>) {
     let context = &mut Context::from_waker(Waker::noop());
     let Poll::Ready(Err(failed)) = Pin::new(read).poll(context) else { panic!("no error") };
     assert_eq!(failed.errno(), Some(libc::ECANCELED), "{failed}");
@@ -548,7 +548,7 @@ fn f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_b
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
     block_on(async {
         // The second read has not started before the fork.
-        let mut batch = ringfile::Batch::new().in_flight(1);
+        let mut batch = ringfile::Batch::new().depth(1);
         batch.add(pipe.read_at(Vec::with_capacity(6), 0));
         batch.add(pipe.read_at(Vec::with_capacity(6), 0));
         let mut run = Some(batch.into_future());
@@ -591,7 +591,7 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
     let by_workers = {
         let path =
             format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&pipe)));
-        OpenOptions::new().read(true).route(Route::Workers).open(path).unwrap()
+        OpenOptions::new().read(true).route(Route::Workers).open_blocking(path).unwrap()
     };
     block_on(async {
         let mut queue = Queue::new();
@@ -607,7 +607,7 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
             let mut passed = true;
             for left in [2, 1] {
                 passed &= queue.ready().await == left;
-                let error = queue.take().unwrap().1.result.unwrap_err();
+                let error = queue.next().unwrap().result.unwrap_err();
                 passed &= error.errno() == Some(libc::ECANCELED) && error.to_string().contains("fork");
             }
             // SAFETY: ends this process, and touches no memory.
@@ -619,12 +619,12 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
             yield_now().await;
         }
         // The child that takes the results leaves the parent's descriptor as it is.
-        assert_passed(fork(|| while queue.take().is_some() {}));
+        assert_passed(fork(|| while queue.next().is_some() {}));
         let mut sources = [rustix_poll(&descriptor)];
         // SAFETY: one valid record.
         assert_eq!(unsafe { libc::poll(sources.as_mut_ptr(), 1, 0) }, 1, "there are results");
         for _ in 0..2 {
-            assert_eq!(queue.take().unwrap().1.result.unwrap(), 6);
+            assert_eq!(queue.next().unwrap().result.unwrap(), 6);
         }
     });
 }
@@ -641,7 +641,7 @@ fn f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Workers).open_blocking(&path).unwrap();
     for round in 0..200 {
         let mut batch = ringfile::Batch::new();
         for _ in 0..64 {
@@ -721,10 +721,10 @@ fn f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_ar
         let runtime = runtime.as_ref().unwrap();
         for _ in 0..4 {
             let handle = runtime.spawn(async { 1 });
-            assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
+            assert!(matches!(handle.join(), Err(ringfile::runtime::JoinError::Cancelled)));
         }
         let handle = runtime.spawn_on(1, || async { 1 });
-        assert!(matches!(block_on(handle), Err(ringfile::JoinError::Cancelled)));
+        assert!(matches!(block_on(handle), Err(ringfile::runtime::JoinError::Cancelled)));
         let own = ringfile::Runtime::builder().threads(1).build().unwrap();
         assert_eq!(own.spawn(async { 2 }).join().unwrap(), 2, "a runtime of the child's has threads");
     }));
@@ -788,8 +788,8 @@ fn f38_a_child_copies_while_the_parent_looks_for_holes() {
     for at in 0..HOLES {
         std::os::unix::fs::FileExt::write_all_at(&data, &content(0, PAGE), (at * 16 * PAGE) as u64).unwrap();
     }
-    let source = OpenOptions::new().read(true).route(Route::Inline).open(&path).unwrap();
-    let open = |name| OpenOptions::new().write(true).open(folder.file(name, b"")).unwrap();
+    let source = OpenOptions::new().read(true).route(Route::Inline).open_blocking(&path).unwrap();
+    let open = |name| OpenOptions::new().write(true).open_blocking(folder.file(name, b"")).unwrap();
     let (to, to_in_child) = (open("to"), open("to in the child"));
     let copy = |to: &File| {
         let copied = futures::executor::block_on(source.copy_range(0, to, 0, u64::MAX >> 2));
@@ -825,7 +825,8 @@ fn f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child() {
     let folder = Folder::new();
     let path = folder.file("data", &vec![7; LEN]);
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
-    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let file =
+        OpenOptions::new().read(true).direct(true).buffered_fallback(true).open_blocking(&path).unwrap();
     let small_stack = std::thread::Builder::new().stack_size(192 << 10);
     let thread = small_stack.spawn(move || {
         block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();

@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 fn open(path: &Path, route: Route) -> File {
-    OpenOptions::new().read(true).write(true).create(true).route(route).open(path).unwrap()
+    OpenOptions::new().read(true).write(true).create(true).route(route).open_blocking(path).unwrap()
 }
 
 /// Returns a read for each of the file's first `pages` pages.
@@ -53,7 +53,7 @@ fn f06_f07_batches_larger_than_the_queues_are_done_in_any_ring() {
             let file = open(&path, route);
             let runtime = Runtime::builder().threads(1).entries(entries).build().unwrap();
             let task = runtime.spawn(async move {
-                let mut batch = ringfile::Batch::new().in_flight(in_flight);
+                let mut batch = ringfile::Batch::new().depth(in_flight);
                 for i in 0..3000_u64 {
                     batch.add(file.read_at(Vec::with_capacity(64), i % 512 * 512));
                 }
@@ -96,7 +96,8 @@ fn f12_eagain_and_large_direct_reads_that_stop_half_way_are_continued_in_every_f
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, 2 * MIB)) else { return };
         let may_answer_eagain = server.may_answer_eagain(name);
-        let file = OpenOptions::new().read(true).direct(true).route(route).open(server.path()).unwrap();
+        let file =
+            OpenOptions::new().read(true).direct(true).route(route).open_blocking(server.path()).unwrap();
         let pool = Pool::new(16 * MIB);
         for (i, form) in READING.into_iter().enumerate() {
             // Ends between two blocks, within one, and at a block.
@@ -142,7 +143,7 @@ fn f13_the_tail_of_a_file_is_a_short_result_in_every_form() {
             for direct in [false, true] {
                 let mut options = OpenOptions::new();
                 options.read(true).direct(direct).buffered_fallback(true).route(route);
-                let file = options.open(&path).unwrap();
+                let file = options.open_blocking(&path).unwrap();
                 for form in READING {
                     let offsets = [0_usize, 1, 512, 4095, 9_999, 10_000, 1 << 40];
                     // Filled with a byte that the file does not have.
@@ -247,7 +248,7 @@ fn f16_direct_refused_at_io_is_an_error_or_turns_buffered_in_every_form() {
                 server.direct_rule(Op::Read, EVERYWHERE, usize::MAX, Act::Fail(libc::EINVAL));
                 let mut options = OpenOptions::new();
                 options.read(true).direct(true).buffered_fallback(fallback).route(route);
-                let (file, pool) = (options.open(server.path()).unwrap(), Pool::new(MIB));
+                let (file, pool) = (options.open_blocking(server.path()).unwrap(), Pool::new(MIB));
                 let ended = form.read(&file, pages(&pool, 16));
                 if fallback {
                     assert_whole(ended, PAGE, (form, route));
@@ -272,7 +273,7 @@ fn f18_unaligned_direct_io_is_bounced_or_refused_in_every_form() {
     for route in routes() {
         let mut options = OpenOptions::new();
         options.read(true).write(true).direct(true).buffered_fallback(true).route(route);
-        let (file, pool) = (options.open(&path).unwrap(), Pool::new(4 * MIB));
+        let (file, pool) = (options.open_blocking(&path).unwrap(), Pool::new(4 * MIB));
         if !file.is_direct() {
             return skip("f18_direct_io_that_does_not_fit", "the temporary folder has no direct I/O");
         }
@@ -332,7 +333,7 @@ fn f30_a_device_that_fails_in_part_gives_the_rest_in_every_form() {
     let before = metrics().stray;
     for route in routes() {
         let mut options = OpenOptions::new();
-        let file = options.read(true).direct(true).route(route).open(device.device()).unwrap();
+        let file = options.read(true).direct(true).route(route).open_blocking(device.device()).unwrap();
         for form in READING {
             let reads = (0..64).map(|i| (pool.get(PAGE).unwrap(), i * step)).collect();
             for (i, (buffer, error)) in form.read(&file, reads).into_iter().enumerate() {

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::support;
 use crate::support::forms::routes;
 use crate::support::{Folder, assert_content, content, must_end, poll_once};
-use ringfile::{Buffer, File, OpenOptions, Pool, PoolError, WhenFull, block_on};
+use ringfile::buf::PoolError;
+use ringfile::{Buffer, File, OpenOptions, Pool, WhenFull, block_on};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
@@ -29,7 +30,7 @@ fn each_way(mut run: impl FnMut(File, WhenFull)) {
             for when_full in [WhenFull::Wait, WhenFull::Error] {
                 let mut options = OpenOptions::new();
                 options.read(true).route(route).direct(direct).buffered_fallback(true);
-                run(options.open(&path).unwrap(), when_full);
+                run(options.open_blocking(&path).unwrap(), when_full);
             }
         }
     }
@@ -154,7 +155,7 @@ fn f36_a_reader_whose_block_grows_while_it_waits_for_memory_asks_again() {
             writes.write_all(&content(0, LONG)).unwrap();
             File::from(std::fs::File::from(std::os::fd::OwnedFd::from(reads)))
         } else {
-            File::open(&path).unwrap()
+            File::open_blocking(&path).unwrap()
         };
         drop(writes);
         let pool = Pool::new(1 << 20);
@@ -184,7 +185,7 @@ fn f36_a_reader_whose_block_grows_while_it_waits_for_memory_asks_again() {
 fn a_range_that_is_set_after_reads_have_begun_is_read_alone() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 16 * PAGE));
-    let (file, pool) = (File::open(&path).unwrap(), Pool::new(1 << 20));
+    let (file, pool) = (File::open_blocking(&path).unwrap(), Pool::new(1 << 20));
     let mut reader = file.reader(&pool).block(PAGE);
     block_on(async {
         assert_content(&reader.next().await.unwrap().unwrap(), 0);

@@ -1,5 +1,6 @@
 //! Limits: of queues, descriptors, and memory that may be locked (F06, F07, F09, F20, F21).
 
+use crate::support::handles::Handles as _;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -9,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support;
+use crate::support::filters::filter;
 use crate::support::fuse::{Act, Op, Server};
 use crate::support::{
     Folder, all, assert_content, content, has_registered_buffers, has_shared_registrations, in_child,
     in_child_with, is_child, is_root, is_without_ring, must_end, needs_ring, open_descriptors, open_on_ring,
     poll_once, record_warnings, ring_options, skip, wait_for, yield_now, yield_until,
 };
-use ringfile::{
-    AllocateMode, Durability, File, Pool, Queue, RegisteredMemory, Runtime, block_on, metrics, ring_features,
-    thread_metrics,
-};
+use ringfile::fs::AllocateMode;
+use ringfile::metrics::ring_features;
+use ringfile::{Durability, File, Pool, Queue, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -51,7 +52,7 @@ fn f07_operations_beyond_a_full_submission_queue_are_carried_out() {
     for entries in [1, 2, 3, 16] {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
-        let file = ring_options().read(true).open(server.path()).unwrap();
+        let file = ring_options().read(true).open_blocking(server.path()).unwrap();
         let runtime = Runtime::builder().threads(1).entries(entries).build().unwrap();
         let pool = Pool::new(1 << 20);
         let memory = pool.clone();
@@ -83,7 +84,7 @@ fn f07_durable_writes_work_with_the_smallest_ring() {
     let folder = Folder::new();
     let mut options = ring_options();
     options.read(true).write(true).create(true).durability(ringfile::Durability::Fsync);
-    let file = options.open(folder.path().join("data")).unwrap();
+    let file = options.open_blocking(folder.path().join("data")).unwrap();
     let runtime = Runtime::builder().threads(1).entries(1).build().unwrap();
     let task = runtime.spawn(async move {
         let writes = (0..16).map(|i| file.write_durable_at(content(i * 100, 100), i * 100)).collect();
@@ -159,7 +160,7 @@ fn f09_without_descriptors_for_a_ring_workers_carry_everything() {
     }
     let warnings = record_warnings();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, 64 * PAGE))).unwrap();
     let runtime = Runtime::builder().threads(2).build().unwrap();
     let (theirs, mut ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
@@ -198,28 +199,8 @@ fn f09_without_descriptors_for_a_ring_workers_carry_everything() {
 
 /// Makes `io_uring_enter` on this thread fail with `errno` if it would submit this number of entries.
 fn refuse_submissions_of(entries: u32, errno: i32) {
-    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let (load, equal, answer) = (
-        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-        libc::BPF_RET,
-    );
     // The call's number is at offset 0, the low half of its second argument at 24 (little-endian).
-    let mut filter = [
-        statement(load, 0, 0, 0),
-        statement(equal, 0, 3, libc::SYS_io_uring_enter as u32),
-        statement(load, 0, 0, 24),
-        statement(equal, 0, 1, entries),
-        statement(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a valid program, read during the call; it concerns this thread alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_SET_MODE_FILTER;
-        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, 0, &program), 0, "seccomp");
-    }
+    filter(&[(0, libc::SYS_io_uring_enter as u32), (24, entries)], errno);
 }
 
 /// Runs `test` on its own thread, in a loop that has its ring, with a file of 64 pages.
@@ -308,8 +289,7 @@ fn queue_with_refusals(test: impl FnOnce(Queue, OwnedFd, &dyn Fn(&mut Queue, u64
             queue.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64), page);
         };
         read(&mut queue, 0);
-        assert_eq!(queue.wait(1, None), 1);
-        queue.take().unwrap().1.result.unwrap();
+        queue.end().result.unwrap();
         refuse_submissions_of(3, libc::EAGAIN);
         (1..=3).for_each(|page| read(&mut queue, page));
         test(queue, descriptor, &read);
@@ -329,7 +309,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
     }
     queue_with_refusals(|mut queue, descriptor, read| {
         queue.submit();
-        assert!(queue.take().is_none());
+        assert!(queue.next().is_none());
         let calls = thread_metrics().enters;
         for _ in 0..3 {
             queue.submit();
@@ -340,8 +320,8 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
         // The kernel takes four.
         read(&mut queue, 4);
         queue.submit();
-        assert_eq!(queue.wait(4, None), 4);
-        while let Some((page, done)) = queue.take() {
+        for done in queue.end_all(4) {
+            let page = done.user_data;
             assert_eq!(done.result.unwrap(), PAGE, "page {page}");
         }
         queue.submit();
@@ -354,7 +334,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
         while failed < 3 {
             assert!(is_readable(&descriptor));
             queue.submit();
-            while let Some((_, done)) = queue.take() {
+            while let Some(done) = queue.next() {
                 assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
                 failed += 1;
             }
@@ -365,22 +345,23 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
     queue_with_refusals(|mut queue, _descriptor, read| {
         for _ in 0..3 {
             queue.submit();
-            assert!(queue.take().is_none());
+            assert!(queue.next().is_none());
+            // A refused ring is tried again after a second.
             std::thread::sleep(Duration::from_millis(1100));
         }
         read(&mut queue, 4);
-        assert_eq!(queue.wait(4, None), 4);
-        while let Some((page, done)) = queue.take() {
+        for done in queue.end_all(4) {
+            let page = done.user_data;
             assert_eq!(done.result.unwrap(), PAGE, "page {page}");
         }
     });
     // A thread that waits pauses between attempts.
     queue_with_refusals(|mut queue, _descriptor, _| {
         let calls = thread_metrics().enters;
-        assert_eq!(queue.wait(3, None), 3);
+        queue.settle(3);
         let calls = thread_metrics().enters - calls;
         assert!((10..=1100).contains(&calls), "{calls} calls within a second");
-        while let Some((_, done)) = queue.take() {
+        while let Some(done) = queue.next() {
             assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
         }
     });
@@ -390,8 +371,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
         block_on(async { queue.submit() });
         let calls = thread_metrics().enters - calls;
         assert!((10..=1100).contains(&calls), "{calls} calls within a second");
-        assert_eq!(queue.wait(3, None), 3);
-        while let Some((_, done)) = queue.take() {
+        for done in queue.end_all(3) {
             assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
         }
     });
@@ -493,7 +473,8 @@ fn f09_an_operation_without_a_kernel_thread_fails_with_that_reason_and_names_no_
         return;
     }
     let folder = Folder::new();
-    let file = ring_options().read(true).write(true).open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file =
+        ring_options().read(true).write(true).open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     block_on(async {
         file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap();
         // Lifted again at the end: AddressSanitizer looks for leaks in a child of its own.
@@ -521,7 +502,7 @@ fn announces(queue: &mut Queue, descriptor: &std::os::fd::OwnedFd, how: &str) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     // A file with another route would go to an I/O thread, since this thread's ring has failed before.
     let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
-    let pipe = ring_options().read(true).adopt(reader).unwrap();
+    let pipe = ring_options().read(true).from_std(reader).unwrap();
     queue.add(pipe.read_at(Vec::with_capacity(4), 0), 7);
     queue.submit();
     assert!(ring_features().is_ok(), "{how}");
@@ -534,7 +515,8 @@ fn announces(queue: &mut Queue, descriptor: &std::os::fd::OwnedFd, how: &str) {
         "{how}: nothing announces the result"
     );
     queue.submit();
-    let (number, done) = queue.take().unwrap();
+    let done = queue.next().unwrap();
+    let number = done.user_data;
     assert_eq!((number, done.result.unwrap()), (7, 4), "{how}");
 }
 
@@ -650,7 +632,7 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     let own = file.clone();
     let features = runtime.spawn(async move {
         assert_content(&own.read_exact_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
-        ringfile::ring_features().unwrap()
+        ringfile::metrics::ring_features().unwrap()
     });
     let features = features.join().unwrap();
     let entries = features.iter().find_map(|feature| feature.strip_prefix("entries=")).unwrap();
@@ -666,7 +648,7 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
     assert!(rings >= 1 && fixed == 0, "{rings} rings, {fixed} registered operations");
     assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
     // If the route does not require a ring, workers carry out the operations of threads that get none.
-    let anyhow = File::open(&path).unwrap();
+    let anyhow = File::open_blocking(&path).unwrap();
     assert_eq!(io_with(8, &anyhow, &pool), (8, 0), "threads that could read");
     assert!(metrics().refused_registrations >= 1);
     assert!(pool.metrics().refused_registrations >= 1 || !has_shared_registrations());
@@ -721,7 +703,7 @@ impl Drop for Told {
 }
 
 // SAFETY: a vector's bytes stay where they are, and nothing else here touches them.
-unsafe impl ringfile::StableMemory for Told {
+unsafe impl ringfile::buf::StableMemory for Told {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
@@ -807,7 +789,7 @@ fn f51_a_durable_write_without_a_free_descriptor_is_not_remembered() {
     let path = folder.file("data", &content(0, PAGE));
     let files = [Durability::Dsync, Durability::Fsync].map(|durability| {
         let mut options = ring_options();
-        (durability, options.read(true).write(true).durability(durability).open(&path).unwrap())
+        (durability, options.read(true).write(true).durability(durability).open_blocking(&path).unwrap())
     });
     let mut taken = Vec::new();
     limit(libc::RLIMIT_NOFILE, 64);
@@ -819,6 +801,7 @@ fn f51_a_durable_write_without_a_free_descriptor_is_not_remembered() {
         assert_eq!(failed.errno(), Some(libc::EMFILE), "{durability:?}: {failed}");
     }
     drop(taken);
+    // A refused ring is tried again after a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     for (durability, file) in &files {
         block_on(file.sync_all()).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
@@ -834,7 +817,7 @@ fn f20_registering_memory_now_says_that_the_limit_is_too_low() {
         return;
     }
     let memory = ringfile::RegisteredMemory::new(vec![0_u8; 16 << 20]);
-    let refused = ringfile::register_now(&memory).unwrap_err();
+    let refused = ringfile::buf::register(&memory).unwrap_err();
     if refused.kind() == std::io::ErrorKind::Unsupported {
         return skip(name, "before Linux 6.13 nothing is pinned in advance");
     }

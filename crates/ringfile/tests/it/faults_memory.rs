@@ -1,5 +1,6 @@
 //! Pool memory that safe code tries to get twice, and callbacks that call the library: `Bytes` of other owners (F33),
-//! forks (F38), subscribers of `tracing` (F40), wakers (F44). F34 needs the inside of a block: `src/memory/block.rs`.
+//! forks (F38), subscribers of `tracing` (F40), wakers (F44), huge pages that the kernel refuses (F67). F34 needs the inside of
+//! a block: `src/memory/block.rs`.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,12 +10,14 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use crate::support;
+use crate::support::hugetlb::HugePageLimit;
 use crate::support::{
-    Folder, assert_content, content, in_child_with, is_child, is_without_ring, must_end, needs_ring,
-    open_on_ring, page_size, ring_options,
+    Folder, assert_content, assert_passed, content, fork, in_child_with, is_child, is_without_ring, must_end,
+    needs_ring, open_on_ring, page_size, ring_options, skip,
 };
 use bytes::Bytes;
-use ringfile::{Batch, Buffer, File, GetBuffer, Pool, RegisteredMemory, Route, block_on, thread_metrics};
+use ringfile::buf::{GetBuffer, HugePages, PoolBuilder, PoolError};
+use ringfile::{Batch, Buffer, File, Pool, RegisteredMemory, Route, WhenFull, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -178,8 +181,14 @@ fn meddle() {
         whole();
     };
     std::thread::scope(|scope| scope.spawn(whole).join().unwrap());
-    drop((pool.get(3 * PAGE).unwrap(), pool.metrics(), thread_metrics(), ringfile::ring_features()));
-    drop(ringfile::OpenOptions::new().read(true).direct(true).buffered_fallback(true).open("/proc/self/exe"));
+    drop((pool.get(3 * PAGE).unwrap(), pool.metrics(), thread_metrics(), ringfile::metrics::ring_features()));
+    drop(
+        ringfile::OpenOptions::new()
+            .read(true)
+            .direct(true)
+            .buffered_fallback(true)
+            .open_blocking("/proc/self/exe"),
+    );
 }
 
 /// Reads a file while a subscriber does as [`meddle`]; returns how many events there were.
@@ -190,7 +199,7 @@ fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
         ring_options()
             .read(true)
             .route(if is_without_ring() { Route::Auto } else { route })
-            .open(&path)
+            .open_blocking(&path)
             .unwrap()
     });
     assert!(MEDDLES_WITH.set((pool.clone(), files.into())).is_ok());
@@ -205,7 +214,7 @@ fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
     });
     must_end("reading while a subscriber does I/O", move || {
         let file = open_on_ring(&path);
-        let plain = File::open(&path).unwrap();
+        let plain = File::open_blocking(&path).unwrap();
         block_on(async {
             for file in [&file, &plain] {
                 assert_content(&file.read_exact_at(pool.get(2 * PAGE).unwrap(), 0).await.unwrap(), 0);
@@ -251,10 +260,10 @@ fn f40_a_subscriber_does_io_and_takes_memory_when_registration_is_refused() {
 fn f40_a_subscriber_does_io_when_the_environment_makes_no_sense() {
     let name = "f40_a_subscriber_does_io_when_the_environment_makes_no_sense";
     if !is_child(name) && is_without_ring() {
-        return support::skip(name, "it sets RINGFILE_BACKEND to something else");
+        return support::skip(name, "it sets RINGFILE_DISABLE to something else");
     }
     if in_child_with(name, |command| {
-        command.env("RINGFILE_BACKEND", "nonsense");
+        command.env("RINGFILE_DISABLE", "nonsense");
     }) {
         let folder = Folder::new();
         folder.file("data", &content(0, 16 * PAGE));
@@ -362,4 +371,69 @@ fn f44_a_waker_that_panics_does_not_keep_others_from_being_woken() {
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(whole))).is_err());
     assert_eq!(counts.0.load(Ordering::SeqCst), 1, "the second was served too");
     assert!(two.as_mut().poll(&mut Context::from_waker(&wakes)).is_ready());
+}
+
+/// Runs `check` in a child that may use `allowed` of eight huge pages. It gets a builder of a pool that needs them all, and the
+/// size of one.
+fn with_huge_pages(name: &str, allowed: usize, check: impl FnOnce(PoolBuilder, usize)) {
+    let limit = match HugePageLimit::new(8, allowed) {
+        Ok(limit) => limit,
+        Err(why) => return skip(name, why),
+    };
+    assert_passed(fork(|| {
+        limit.enter();
+        check(Pool::builder().capacity(8 * limit.page).huge_pages(HugePages::Require), limit.page);
+    }));
+}
+
+fn assert_names_the_limit(error: &PoolError) {
+    assert!(matches!(error, PoolError::NoHugePages { errno: libc::ENOMEM, .. }), "{error:?}");
+    assert!(error.to_string().contains("control group"), "{error}");
+}
+
+#[test]
+fn f67_a_pool_whose_huge_pages_are_refused_is_not_built() {
+    let name = "f67_a_pool_whose_huge_pages_are_refused_is_not_built";
+    with_huge_pages(name, 0, |pool, _| assert_names_the_limit(&pool.build().unwrap_err()));
+}
+
+#[test]
+fn f67_memory_beyond_a_limit_of_huge_pages_is_an_error_and_the_rest_can_be_used() {
+    let name = "f67_memory_beyond_a_limit_of_huge_pages_is_an_error_and_the_rest_can_be_used";
+    for (allowed, when_full) in
+        [(1, WhenFull::Error), (3, WhenFull::Error), (3, WhenFull::Outside { limit: 1 << 30 })]
+    {
+        with_huge_pages(name, allowed, |pool, page| {
+            let pool = pool.when_full(when_full).build().unwrap();
+            for _ in 0..2 {
+                let mut buffers = Vec::new();
+                let error = loop {
+                    match pool.get(page) {
+                        Ok(mut buffer) => {
+                            buffer.resize(page, 7);
+                            buffers.push(buffer);
+                        }
+                        Err(error) => break error,
+                    }
+                };
+                assert_names_the_limit(&error);
+                assert_eq!(buffers.len(), allowed);
+                assert!(buffers.iter().flat_map(|buffer| buffer.iter()).all(|&byte| byte == 7));
+            }
+            assert_names_the_limit(&pool.get(page * (allowed + 1)).unwrap_err());
+            assert_eq!(pool.metrics().in_use, 0);
+        });
+    }
+}
+
+#[test]
+fn f67_huge_pages_within_a_limit_are_zero_and_used_as_before() {
+    let name = "f67_huge_pages_within_a_limit_are_zero_and_used_as_before";
+    with_huge_pages(name, 8, |pool, page| {
+        let pool = pool.build().unwrap();
+        let mut buffer = pool.get(8 * page).unwrap();
+        buffer.set_len(8 * page);
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        assert!(matches!(pool.get(1), Err(PoolError::Full { .. })));
+    });
 }

@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 fn interrupting(test: &str) -> Option<(Server, File, Pool)> {
     let server = Server::or_skip(test, content(0, PAGE))?;
     server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::HoldFail(libc::EINTR));
-    let file = ring_options().read(true).direct(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).direct(true).open_blocking(server.path()).unwrap();
     Some((server, file, Pool::new(1 << 20)))
 }
 
@@ -177,6 +177,7 @@ fn an_io_thread_that_has_nothing_to_do_sleeps() {
     // At first it may be on its way to sleep; a spinning thread is never seen asleep, or not for long.
     wait_for("a thread asleep", || {
         let before = activity(&threads[0]).unwrap();
+        // Time in which a sleeping thread makes no system call; threads are not simulated.
         std::thread::sleep(Duration::from_millis(200));
         before.0.starts_with('S') && activity(&threads[0]).unwrap() == before
     });

@@ -222,7 +222,7 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
     }
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
     server.rule(Op::Read, 0..4096, 4, Act::Delay(std::time::Duration::from_millis(100)));
-    let file = ring_options().read(true).open(server.path()).unwrap();
+    let file = ring_options().read(true).open_blocking(server.path()).unwrap();
     let pool = Pool::new(1 << 20);
     let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         block_on(async {
@@ -293,7 +293,7 @@ fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 16 * PAGE));
     must_end("a runtime with a short queue", move || {
-        let file = ringfile::OpenOptions::new().read(true).route(ring_route()).open(path).unwrap();
+        let file = ringfile::OpenOptions::new().read(true).route(ring_route()).open_blocking(path).unwrap();
         let runtime = std::sync::Arc::new(std::sync::Mutex::new(Some(
             ringfile::Runtime::builder().threads(1).entries(2).build().unwrap(),
         )));

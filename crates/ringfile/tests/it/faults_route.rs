@@ -13,13 +13,14 @@ use crate::support;
 use crate::support::fuse::{Act, Op, Server};
 use crate::support::mounts::Mount;
 use crate::support::{Folder, all, assert_content, content, must_end, needs_ring, poll_once, yield_now};
-use ringfile::{File, Metrics, OpenOptions, Pool, Route, block_on, spawn, thread_metrics};
+use ringfile::metrics::Metrics;
+use ringfile::{File, OpenOptions, Pool, Route, block_on, spawn, thread_metrics};
 
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 fn writable(path: &std::path::Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).open(path).unwrap()
+    OpenOptions::new().read(true).write(true).create(true).open_blocking(path).unwrap()
 }
 
 /// Returns the counts of the operations of `run`, and how many turns another task of this thread had meanwhile.
@@ -129,6 +130,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
                     while !is_blocked(this) && began.elapsed() < Duration::from_secs(2) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
+                    // The stall itself. A simulation has no lanes.
                     std::thread::sleep(Duration::from_millis(200));
                 });
                 let (stalled, _, ()) =
@@ -174,7 +176,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
     for (direct, in_batch) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut options = OpenOptions::new();
         options.read(true).direct(direct).buffered_fallback(true).route(Route::Ring);
-        let file = options.open(&path).unwrap();
+        let file = options.open_blocking(&path).unwrap();
         let pool = Pool::new(16 << 20);
         let before = block_on(async { thread_metrics() });
         let (most, turns) = block_on(async {
@@ -194,7 +196,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
             yield_now().await;
             let read = |i| (pool.get(PAGE).unwrap(), i % 512 * PAGE as u64);
             if in_batch {
-                let mut batch = ringfile::Batch::new().in_flight(READS as usize);
+                let mut batch = ringfile::Batch::new().depth(READS as usize);
                 for (buffer, offset) in (0..READS).map(read) {
                     batch.add(file.read_at(buffer, offset));
                 }
@@ -220,6 +222,36 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
     }
 }
 
+#[test]
+fn f28_a_frozen_file_system_holds_up_no_thread_that_leaves_writes_to_others() {
+    let name = "f28_a_frozen_file_system_holds_up_no_thread_that_leaves_writes_to_others";
+    let Some(disk) = Mount::ext4(name, 16 << 20) else { return };
+    let routes = [Route::Workers, Route::Ring];
+    for route in &routes[..if support::is_without_ring() { 1 } else { 2 }] {
+        let path = disk.path().join("data");
+        let route = *route;
+        let folder = disk.path().to_owned();
+        must_end(name, move || {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).route(route).open_blocking(path).unwrap();
+            block_on(async {
+                file.write_at(content(0, PAGE), 0).await.unwrap();
+                let turns = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&turns);
+                let thawed = freeze(&folder, move || {
+                    support::comes_true(|| seen.load(Ordering::Relaxed) > 200);
+                });
+                let write = file.write_at(content(PAGE as u64, PAGE), PAGE as u64);
+                let (_, turns, written) = beside_with(&turns, write).await;
+                thawed.join().unwrap();
+                written.unwrap();
+                assert!(turns > 100, "{route:?}: {turns} turns while the file system was frozen");
+                assert_content(&file.read_exact_at(vec![0; 2 * PAGE], 0).await.unwrap(), 0);
+            });
+        });
+    }
+}
+
 /// Other tasks must run while the kernel makes a write wait.
 #[test]
 fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
@@ -239,7 +271,7 @@ fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
     }
     let throttled = must_end(name, move || {
         let path = disk.path().join("data");
-        let file = OpenOptions::new().read(true).write(true).create(true).open(path).unwrap();
+        let file = OpenOptions::new().read(true).write(true).create(true).open_blocking(path).unwrap();
         let throttled = block_on(async {
             let start = thread_metrics();
             let counts = || thread_metrics() - start;
@@ -293,7 +325,7 @@ fn f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_me
         server.rule(Op::Read, EVERYWHERE, 1, Act::Delay(Duration::from_millis(100)));
         must_end(name, move || {
             block_on(async {
-                let file = OpenOptions::new().read(true).direct(direct).open(server.path()).unwrap();
+                let file = OpenOptions::new().read(true).direct(direct).open_blocking(server.path()).unwrap();
                 let pool = Pool::new(1 << 20);
                 let before = thread_metrics();
                 assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
@@ -333,7 +365,7 @@ fn f32_on_an_overlay_every_byte_is_right_and_cached_reads_are_inline() {
     let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
     block_on(async {
         // One file in the lower layer, one that was copied up, one created in the upper layer.
-        let below = File::open(overlay.path().join("below")).unwrap();
+        let below = File::open_blocking(overlay.path().join("below")).unwrap();
         let made = writable(&overlay.path().join("made"));
         for page in 0..256 {
             made.write_at(content(page * 4096, PAGE), page * 4096).await.unwrap();
@@ -419,7 +451,7 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
     let layers = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
     let path = overlay.path().join("below");
-    let Ok(file) = OpenOptions::new().read(true).write(true).direct(true).open(path) else {
+    let Ok(file) = OpenOptions::new().read(true).write(true).direct(true).open_blocking(path) else {
         return support::skip(name, "the overlay's upper file system has no direct I/O");
     };
     let pool = Pool::new(4 << 20);

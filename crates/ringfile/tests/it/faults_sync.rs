@@ -1,5 +1,6 @@
 //! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F42, F43, F51).
 
+use crate::support::handles::Handles as _;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, IntoFuture};
 use std::os::fd::AsRawFd;
@@ -10,11 +11,10 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use crate::support;
 use crate::support::forms::{WRITING, routes};
 use crate::support::fuse::{Act, Op, Server};
-use crate::support::mounts::{Loop, Mount};
+use crate::support::mounts::{Loop, Mount, fill_up};
 use crate::support::{Folder, assert_content, content, must_end};
-use ringfile::{
-    Batch, Control, Durability, Error, File, OpenOptions, Pool, Queue, RangeSync, Route, Runtime, block_on,
-};
+use ringfile::fs::RangeSync;
+use ringfile::{Batch, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -61,7 +61,7 @@ fn open(path: &Path, route: Route, way: Way) -> File {
     if let Some(durability) = way.durability() {
         options.durability(durability);
     }
-    options.open(path).unwrap()
+    options.open_blocking(path).unwrap()
 }
 
 impl Way {
@@ -102,8 +102,7 @@ impl Way {
             Self::Queue => {
                 let mut queue = Queue::new();
                 queue.add(file.sync_data(), 0);
-                assert_eq!(queue.wait(1, None), 1);
-                queue.take().unwrap().1.result.map(drop)
+                queue.end().result.map(drop)
             }
             Self::Durable(_) => Ok(block_on(file.write_durable_at(page(), 0)).map(drop)?),
             Self::DurableElsewhere(_) => {
@@ -117,7 +116,7 @@ impl Way {
             Self::DurableInQueue(_) => {
                 let mut queue = Queue::new();
                 let token = queue.add(file.write_durable_at(page(), 0), 0);
-                queue.wait_by(token).unwrap().result.map(drop)
+                queue.wait_for(token).unwrap().result.map(drop)
             }
         }
     }
@@ -204,7 +203,7 @@ fn f51_a_write_that_fails_on_a_file_opened_with_o_dsync_is_remembered() {
             let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
             let mut options = OpenOptions::new();
             options.read(true).write(true).custom_flags(flag).route(route);
-            let file = options.open(server.path()).unwrap();
+            let file = options.open_blocking(server.path()).unwrap();
             let write = || {
                 if !in_batch {
                     return block_on(file.write_at(content(0, PAGE), 0)).map(drop).map_err(Error::from);
@@ -262,12 +261,13 @@ fn f51_a_sync_that_was_not_tried_is_not_remembered() {
         for durability in [Durability::Dsync, Durability::Fsync] {
             // A file that is not open for writing.
             let mut options = OpenOptions::new();
-            let file = options.read(true).durability(durability).route(route).open(server.path()).unwrap();
+            let file =
+                options.read(true).durability(durability).route(route).open_blocking(server.path()).unwrap();
             let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
             assert_eq!(failed.errno(), Some(libc::EBADF));
             block_on(file.sync_all()).unwrap();
             // A write that is not aligned.
-            let file = options.write(true).direct(true).open(server.path()).unwrap();
+            let file = options.write(true).direct(true).open_blocking(server.path()).unwrap();
             assert!(block_on(file.write_durable_at(content(0, 100), 0)).is_err());
             block_on(file.sync_all()).unwrap();
         }
@@ -291,7 +291,7 @@ fn f43_a_full_disk_after_a_part_of_a_direct_write_is_reported_as_such() {
             for form in WRITING {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).truncate(true).direct(true).route(route);
-                let file = options.open(&path).unwrap();
+                let file = options.open_blocking(&path).unwrap();
                 let mut buffer = pool.get(2 * MIB).unwrap();
                 buffer.extend_from_slice(&content(0, 2 * MIB));
                 let (_, error) = form.write(&file, vec![(buffer, 0)]).remove(0);
@@ -315,8 +315,13 @@ fn f43_a_direct_write_over_the_end_of_a_device_is_reported_as_such() {
         for route in routes() {
             for form in WRITING {
                 let mut options = OpenOptions::new();
-                let file =
-                    options.read(true).write(true).direct(true).route(route).open(device.device()).unwrap();
+                let file = options
+                    .read(true)
+                    .write(true)
+                    .direct(true)
+                    .route(route)
+                    .open_blocking(device.device())
+                    .unwrap();
                 let end = file.size().unwrap();
                 let mut buffer = pool.get(2 * MIB).unwrap();
                 buffer.extend_from_slice(&content(0, 2 * MIB));
@@ -330,22 +335,6 @@ fn f43_a_direct_write_over_the_end_of_a_device_is_reported_as_such() {
     }
 }
 
-/// Fills a file system, except for about this number of bytes.
-fn fill_up(path: &Path, but: u64) {
-    let file = std::fs::File::create(path).unwrap();
-    let free = rustix::fs::fstatvfs(&file).unwrap();
-    let len = (free.f_bavail * free.f_frsize).saturating_sub(but);
-    let mut at = 0;
-    for step in [MIB as u64, PAGE as u64] {
-        while at + step <= len
-            && rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), at, step).is_ok()
-        {
-            at += step;
-        }
-    }
-    file.sync_all().unwrap();
-}
-
 #[test]
 fn f43_a_direct_write_that_stops_inside_a_block_continues_at_that_block() {
     let name = "f43_a_direct_write_that_stops_inside_a_block_continues_at_that_block";
@@ -356,7 +345,8 @@ fn f43_a_direct_write_that_stops_inside_a_block_continues_at_that_block() {
             for cut in [17, 1000, PAGE + 1, 2 * PAGE] {
                 let Some(server) = Server::blocking_or_skip(name, vec![0; 4 * PAGE]) else { return };
                 let mut options = OpenOptions::new();
-                let file = options.write(true).direct(true).route(route).open(server.path()).unwrap();
+                let file =
+                    options.write(true).direct(true).route(route).open_blocking(server.path()).unwrap();
                 let pool = Pool::new(MIB);
                 let write = || {
                     let mut buffer = pool.get(4 * PAGE).unwrap();
@@ -388,10 +378,10 @@ fn f51_a_sync_failure_outside_of_the_library_can_be_noted() {
     let path = folder.file("data", &content(0, PAGE));
     for route in routes() {
         let file = open(&path, route, Way::Loop);
-        file.note_failed_sync(libc::EINTR);
+        file.poison_sync(libc::EINTR);
         block_on(file.sync_all()).unwrap();
-        file.note_failed_sync(libc::EIO);
-        file.note_failed_sync(libc::ENOSPC);
+        file.poison_sync(libc::EIO);
+        file.poison_sync(libc::ENOSPC);
         for way in WAYS {
             assert_eq!(way.sync(&file).unwrap_err().errno(), Some(libc::EIO), "the first, {way:?}");
         }
@@ -402,7 +392,7 @@ thread_local! {
     static CLONES: Cell<usize> = const { Cell::new(0) };
     /// A file whose sync the waker begins when it is cloned for the second time, and that sync.
     static TO_SYNC: Cell<Option<&'static File>> = const { Cell::new(None) };
-    static BEGUN: RefCell<Option<Pin<Box<Control<'static>>>>> = const { RefCell::new(None) };
+    static BEGUN: RefCell<Option<Pin<Box<ringfile::Op<'static, ()>>>>> = const { RefCell::new(None) };
 }
 
 /// Returns a waker that begins a sync when it is cloned for the second time, and does nothing else.
@@ -434,7 +424,13 @@ fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write()
         let (to_write, to_sync) = (folder.file("written", &[1; 8192]), folder.file("synced", &[1; 8192]));
         let open = |path: &Path, write: bool| {
             let mut options = OpenOptions::new();
-            options.read(true).write(write).route(route).durability(Durability::Fsync).open(path).unwrap()
+            options
+                .read(true)
+                .write(write)
+                .route(route)
+                .durability(Durability::Fsync)
+                .open_blocking(path)
+                .unwrap()
         };
         // Not open for writing: the write fails, which cancels whatever is linked to it.
         let file = open(&to_write, false);
@@ -474,16 +470,16 @@ fn f51_a_range_is_not_synced_either_after_a_failed_sync() {
             batch
         };
         let ways = || {
-            let of_batch = |mut done: Vec<ringfile::Done>| done.remove(0).result.map(drop);
+            let of_batch = |mut done: Vec<ringfile::Completion>| done.remove(0).result.map(drop);
             let mut queue = Queue::new();
             queue.add(file.sync_range(0, 0, RangeSync::Start), 0);
-            assert_eq!(queue.wait(1, None), 1);
+            queue.settle(1);
             [
                 block_on(file.sync_range(0, 0, RangeSync::Start)),
                 futures::executor::block_on(file.sync_range(0, 0, RangeSync::Finish)),
                 of_batch(batch().run()),
                 of_batch(futures::executor::block_on(batch().into_future())),
-                queue.take().unwrap().1.result.map(drop),
+                queue.next().unwrap().result.map(drop),
             ]
         };
         assert!(file.failed_sync().is_none());
@@ -512,11 +508,11 @@ fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
             let token = queue.add(file.write_durable_at(content(0, PAGE), 0), 7);
             queue.submit();
             queue.cancel(token);
-            let done = queue.wait_by(token).unwrap();
+            let done = queue.wait_for(token).unwrap();
             assert_eq!(&done.buffer.unwrap()[..], content(0, PAGE));
             let error = done.result.err();
             assert!(error.is_none_or(|error| error.errno() == Some(libc::ECANCELED)), "{route:?}");
-            assert!(queue.is_empty() && queue.take().is_none());
+            assert!(queue.is_empty() && queue.next().is_none());
             // A queue that is dropped meanwhile waits for the kernel.
             queue.add(file.write_durable_at(content(0, PAGE), 0), 8);
             queue.submit();
@@ -577,7 +573,7 @@ fn f42_the_sync_of_a_durable_write_covers_all_of_it() {
         is_written("a queue", &mut |data, offset| {
             let mut queue = Queue::new();
             let token = queue.add(file.write_durable_at(data, offset), 0);
-            assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), LEN);
+            assert_eq!(queue.wait_for(token).unwrap().result.unwrap(), LEN);
         });
     }
 }

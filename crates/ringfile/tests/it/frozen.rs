@@ -1,6 +1,7 @@
 //! Writes of a pool's frozen `Bytes`: with a registered buffer if their memory is registered, which is found by its
 //! address, and with the right content in all other cases.
 
+use crate::support::handles::Handles as _;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 
@@ -10,7 +11,8 @@ use crate::support::{
     ring_options,
 };
 use bytes::Bytes;
-use ringfile::{AnyBuffer, Batch, File, Pool, PoolError, Queue, RegisteredMemory, block_on, thread_metrics};
+use ringfile::buf::PoolError;
+use ringfile::{AnyBuffer, Batch, File, Pool, Queue, RegisteredMemory, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -23,7 +25,7 @@ fn frozen(pool: &Pool, len: usize, byte: u8) -> Bytes {
 
 /// Makes an empty file on the ring.
 fn writable(path: &TempPath) -> File {
-    ring_options().read(true).write(true).create(true).open(path).unwrap()
+    ring_options().read(true).write(true).create(true).open_blocking(path).unwrap()
 }
 
 /// Returns the number of operations of `run` on this thread, how many of them use a registered buffer, and the result.
@@ -40,7 +42,7 @@ fn assert_counts<T>((ops, fixed, result): (u64, u64, T), expected: (u64, u64)) -
     if !is_without_ring() {
         let expected = (expected.0, if has_registered_buffers() { expected.1 } else { 0 });
         // Users other than root may lock little memory, and all their processes share that limit.
-        let is_refused = !is_root() && ringfile::refused_registration().is_some();
+        let is_refused = !is_root() && ringfile::buf::refused_registration().is_some();
         let fixed = if is_refused && fixed < expected.1 { expected.1 } else { fixed };
         assert_eq!((ops, fixed), expected, "operations, and fixed ones");
     }
@@ -48,7 +50,7 @@ fn assert_counts<T>((ops, fixed, result): (u64, u64, T), expected: (u64, u64)) -
 }
 
 fn has_vectored() -> bool {
-    !is_without_ring() && ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed")
+    !is_without_ring() && ringfile::metrics::ring_features().unwrap().iter().any(|name| name == "readv_fixed")
 }
 
 #[test]
@@ -172,7 +174,8 @@ fn full_pipe() -> (File, std::io::PipeReader, usize) {
         full += n;
     }
     rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    let file = ring_options().write(true).open(format!("/proc/self/fd/{}", writer.as_raw_fd())).unwrap();
+    let file =
+        ring_options().write(true).open_blocking(format!("/proc/self/fd/{}", writer.as_raw_fd())).unwrap();
     (file, reader, full)
 }
 
@@ -284,8 +287,8 @@ fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
         queue.add(file.read_at(AnyBuffer::from(bytes.clone()), 0), 2);
         let (mut seen, mut all) = (0, Vec::new());
         while !queue.is_empty() {
-            queue.wait(1, None);
-            while let Some((number, done)) = queue.take() {
+            for done in queue.ends(1) {
+                let number = done.user_data;
                 seen += number;
                 assert_eq!(done.result.is_ok(), number == 1, "{:?}", done.result);
                 all.push(done.buffer.and_then(AnyBuffer::into_bytes).unwrap());

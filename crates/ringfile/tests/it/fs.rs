@@ -1,5 +1,6 @@
 //! Operations on paths: futures inside and outside of loops, queues and batches; descriptors that nobody takes.
 
+use crate::support::handles::Handles as _;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -9,8 +10,9 @@ use crate::support::{
     Folder, all, assert_passed, descriptors_of, fork, in_child, is_without_ring, open_descriptors, poll_once,
     wait_for, yield_now,
 };
-use ringfile::fs::{self, FileType};
-use ringfile::{AllocateMode, Batch, File, OpenOptions, Queue, block_on, metrics, thread_metrics};
+use ringfile::fs::AllocateMode;
+use ringfile::fs::{self, FileType, Metadata};
+use ringfile::{Batch, File, OpenOptions, Queue, block_on, metrics, thread_metrics};
 
 fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -31,7 +33,7 @@ async fn every_operation(folder: &Path) {
     fs::create_dir(&directory).await.unwrap();
     assert!(directory.is_dir());
     let (first, second) = (directory.join("first"), directory.join("second"));
-    let file = fs::open(&first, creating().mode(0o640)).await.unwrap();
+    let file = creating().mode(0o640).open(&first).await.unwrap();
     assert_eq!(file.path(), Some(first.as_path()));
     file.write_at(b"content".to_vec(), 0).await.unwrap();
     assert_eq!(std::fs::metadata(&first).unwrap().permissions().mode() & 0o777, 0o640);
@@ -54,9 +56,9 @@ async fn every_operation(folder: &Path) {
 
     fs::rename(&first, &second).await.unwrap();
     assert!(!first.exists());
-    let read = fs::open(&second, &reading()).await.unwrap().read_at(vec![0; 16], 0).await.unwrap();
+    let read = reading().open(&second).await.unwrap().read_at(vec![0; 16], 0).await.unwrap();
     assert_eq!(read, b"content");
-    let truncated = fs::open(&second, creating().truncate(true)).await.unwrap();
+    let truncated = creating().truncate(true).open(&second).await.unwrap();
     assert_eq!(truncated.size().unwrap(), 0);
     assert_eq!(fs::metadata_of(&file).await.unwrap(), fs::metadata(&second).await.unwrap());
     assert_eq!(fs::remove_dir(&directory).await.unwrap_err().errno(), Some(libc::ENOTEMPTY));
@@ -80,7 +82,7 @@ fn every_operation_works_in_a_loop() {
 fn every_operation_works_in_other_executors_and_moves_between_threads() {
     let folder = Folder::new();
     futures::executor::block_on(every_operation(folder.path()));
-    let mut opening = Box::pin(fs::open("/proc/self/exe", &reading()));
+    let mut opening = Box::pin(reading().open("/proc/self/exe"));
     block_on(async { assert!(poll_once(&mut opening).await.is_pending()) });
     let file = std::thread::spawn(move || futures::executor::block_on(opening)).join().unwrap().unwrap();
     assert!(file.size().unwrap() > 0);
@@ -97,7 +99,7 @@ fn operations_on_paths_are_never_calls_of_the_polling_thread() {
     let path = folder.file("data", b"content");
     block_on(async {
         for _ in 0..10 {
-            drop(fs::open(&path, &reading()).await.unwrap());
+            drop(reading().open(&path).await.unwrap());
             fs::metadata(&path).await.unwrap();
         }
     });
@@ -120,7 +122,7 @@ fn errors_keep_the_errno_and_say_what_was_being_done_to_which_path() {
             assert!(text.starts_with(what) && text.contains(missing.to_str().unwrap()), "{text}");
         };
         check(fs::metadata(&missing).await.unwrap_err(), libc::ENOENT, "reading the metadata");
-        check(fs::open(&missing, &reading()).await.unwrap_err(), libc::ENOENT, "opening");
+        check(reading().open(&missing).await.unwrap_err(), libc::ENOENT, "opening");
         check(fs::remove_file(&missing).await.unwrap_err(), libc::ENOENT, "removing");
         check(fs::remove_dir(&missing).await.unwrap_err(), libc::ENOENT, "removing the directory");
         let error = fs::rename(&missing, &there).await.unwrap_err();
@@ -131,12 +133,12 @@ fn errors_keep_the_errno_and_say_what_was_being_done_to_which_path() {
         assert_eq!(fs::sync_dir(&there).await.unwrap_err().errno(), Some(libc::ENOTDIR));
 
         for error in [
-            fs::open("a\0b", &reading()).await.unwrap_err(),
+            reading().open("a\0b").await.unwrap_err(),
             fs::metadata("a\0b").await.unwrap_err(),
             fs::rename("a\0b", "c").await.unwrap_err(),
             fs::rename(&there, "a\0b").await.unwrap_err(),
-            fs::open(&there, &OpenOptions::new()).await.unwrap_err(),
-            fs::open(&there, reading().truncate(true)).await.unwrap_err(),
+            OpenOptions::new().open(&there).await.unwrap_err(),
+            reading().truncate(true).open(&there).await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         }
@@ -167,15 +169,14 @@ fn an_open_that_fails_loses_nothing() {
     let path = folder.file("data", b"content");
     let mut options = creating();
     options.direct(true).truncate(true);
-    let error = block_on(fs::open(&path, &options)).unwrap_err();
+    let error = block_on(options.open(&path)).unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some(path.as_path())), "{error}");
     let mut queue = Queue::new();
-    let token = queue.add(ringfile::fs::open(&path, &options), 0);
-    let mut done = queue.wait_by(token).unwrap();
-    assert!(done.take_file().is_none());
+    let token = queue.add(options.open(&path), 0);
+    let done = queue.wait_for(token).unwrap().take::<File>().unwrap_err();
     assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
-    let file = block_on(fs::open(&path, options.buffered_fallback(true))).unwrap();
+    let file = block_on(options.buffered_fallback(true).open(&path)).unwrap();
     assert_eq!((file.is_direct(), file.size().unwrap()), (false, 0));
 }
 
@@ -184,7 +185,7 @@ fn a_file_of_many_extents_is_removed_with_its_blocks() {
     let folder = Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.path().join("holes");
     block_on(async {
-        let file = fs::open(&path, &creating()).await.unwrap();
+        let file = creating().open(&path).await.unwrap();
         file.write_at(vec![7; 8 << 20], 0).await.unwrap();
         file.sync_data().await.unwrap();
         for hole in (0..8 << 20).step_by(16 << 10) {
@@ -203,7 +204,7 @@ fn a_file_of_many_extents_is_removed_with_its_blocks() {
 fn an_open_that_nobody_takes_is_closed() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");
-    let some = || (0..40).map(|_| Box::pin(fs::open(&path, &reading()))).collect::<Vec<_>>();
+    let some = || (0..40).map(|_| Box::pin(reading().open(&path))).collect::<Vec<_>>();
     // Dropped before and after they end.
     block_on(async {
         for turns in [0, 1, 3, 100] {
@@ -248,7 +249,7 @@ fn a_queue_that_is_dropped_closes_what_it_has_opened() {
     let path = folder.file("data", b"content");
     for submitted in [false, true] {
         let mut queue = Queue::new();
-        (0..40).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
+        (0..40).for_each(|number| _ = queue.add(reading().open(&path), number));
         if submitted {
             queue.submit();
         }
@@ -256,10 +257,10 @@ fn a_queue_that_is_dropped_closes_what_it_has_opened() {
         assert_eq!(descriptors_of(&path), 0);
     }
     let mut queue = Queue::new();
-    (0..40).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
-    assert_eq!(queue.wait(40, None), 40);
+    (0..40).for_each(|number| _ = queue.add(reading().open(&path), number));
+    queue.settle(40);
     assert_eq!(descriptors_of(&path), 80);
-    let (_, taken) = queue.take().unwrap();
+    let taken = queue.next().unwrap();
     drop(taken);
     assert_eq!(descriptors_of(&path), 78);
     drop(queue);
@@ -272,43 +273,43 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
     let in_folder = |name: &str| folder.path().join(name);
     let mut queue = Queue::new();
     let token = queue.add(ringfile::fs::create_dir(in_folder("directory")), 1);
-    assert!(queue.wait_by(token).unwrap().result.is_ok());
+    assert!(queue.wait_for(token).unwrap().result.is_ok());
     assert!(in_folder("directory").is_dir());
 
     let mut options = creating();
-    let opening = queue.add(ringfile::fs::open(in_folder("data"), &options), 2);
-    let mut opened = queue.wait_by(opening).unwrap();
-    let file = opened.take_file().unwrap();
-    assert_eq!(opened.result.unwrap(), 0);
+    let opening = queue.add(options.open(in_folder("data")), 2);
+    let opened = queue.wait_for(opening).unwrap();
+    assert_eq!(*opened.result.as_ref().unwrap(), 0);
+    let file = opened.take::<File>().unwrap();
     let writing = queue.add(file.write_at(b"content".to_vec(), 0), 3);
-    assert_eq!(queue.wait_by(writing).unwrap().result.unwrap(), 7);
+    assert_eq!(queue.wait_for(writing).unwrap().result.unwrap(), 7);
 
     // Together; the number given with each tells the results apart.
     queue.add(ringfile::fs::metadata(in_folder("data")), 10);
     queue.add(ringfile::fs::metadata(in_folder("missing")), 11);
     queue.add(ringfile::fs::remove_dir(in_folder("directory")), 12);
-    queue.add(ringfile::fs::open("a\0b", &options), 13);
+    queue.add(options.open("a\0b"), 13);
     queue.add(ringfile::fs::rename("a", "a\0b"), 14);
-    assert_eq!(queue.wait(5, None), 5);
-    let mut results: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
-    results.sort_by_key(|(number, _)| *number);
-    let [mut known, mut missing, removed, bad_path, bad_target] = <[_; 5]>::try_from(results).unwrap();
-    assert_eq!((known.0, known.1.take_metadata().unwrap().size), (10, 7));
-    assert!(missing.1.take_metadata().is_none());
-    assert_eq!((missing.0, missing.1.result.unwrap_err().errno()), (11, Some(libc::ENOENT)));
-    assert!(removed.1.result.is_ok() && !in_folder("directory").exists());
-    for (number, done) in [bad_path, bad_target] {
-        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::InvalidInput, "{number}");
+    let mut results = queue.end_all(5);
+    results.sort_by_key(|done| done.user_data);
+    let [known, missing, removed, bad_path, bad_target] = <[_; 5]>::try_from(results).unwrap();
+    let known = known.take::<File>().unwrap_err();
+    assert_eq!((known.user_data, known.take::<Metadata>().unwrap().size), (10, 7), "it opened no file");
+    let missing = missing.take::<Metadata>().unwrap_err();
+    assert_eq!((missing.user_data, missing.result.unwrap_err().errno()), (11, Some(libc::ENOENT)));
+    assert!(removed.result.is_ok() && !in_folder("directory").exists());
+    for done in [bad_path, bad_target] {
+        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::InvalidInput, "{}", done.user_data);
     }
 
     let renaming = queue.add(ringfile::fs::rename(in_folder("data"), in_folder("renamed")), 20);
-    assert!(queue.wait_by(renaming).unwrap().result.is_ok());
-    let truncating = queue.add(ringfile::fs::open(in_folder("renamed"), options.truncate(true)), 21);
-    let mut truncated = queue.wait_by(truncating).unwrap();
-    assert_eq!(truncated.take_file().unwrap().size().unwrap(), 0);
+    assert!(queue.wait_for(renaming).unwrap().result.is_ok());
+    let truncating = queue.add(options.truncate(true).open(in_folder("renamed")), 21);
+    let truncated = queue.wait_for(truncating).unwrap();
+    assert_eq!(truncated.take::<File>().unwrap().size().unwrap(), 0);
     assert_eq!(file.size().unwrap(), 0, "the same file");
     let removing = queue.add(ringfile::fs::remove_file(in_folder("renamed")), 22);
-    assert!(queue.wait_by(removing).unwrap().result.is_ok());
+    assert!(queue.wait_for(removing).unwrap().result.is_ok());
     assert!(!in_folder("renamed").exists() && queue.is_empty());
 }
 
@@ -318,13 +319,13 @@ fn a_loop_waits_for_files_that_a_dropped_queue_was_opening() {
     let path = folder.file("data", b"content");
     block_on(async {
         let mut queue = Queue::new();
-        (0..8).for_each(|number| _ = queue.add(ringfile::fs::open(&path, creating().truncate(true)), number));
+        (0..8).for_each(|number| _ = queue.add(creating().truncate(true).open(&path), number));
         let mut opened = Vec::new();
         while queue.ready().await > 0 {
-            opened.extend(queue.take().map(|(_, mut done)| done.take_file().unwrap()));
+            opened.extend(queue.next().map(|done| done.take::<File>().unwrap()));
         }
         assert_eq!(opened.len(), 8);
-        (0..8).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
+        (0..8).for_each(|number| _ = queue.add(reading().open(&path), number));
         queue.submit();
     });
     wait_for("all are closed", || descriptors_of(&path) == 0);
@@ -337,15 +338,14 @@ fn an_operation_cancelled_before_its_submission_is_not_carried_out() {
     let (made, path) = (folder.path().join("made"), folder.file("data", b"content"));
     let mut queue = Queue::new();
     let tokens = [
-        queue.add(ringfile::fs::open(&made, &creating()), 0),
+        queue.add(creating().open(&made), 0),
         queue.add(ringfile::fs::remove_file(&path), 0),
         queue.add(ringfile::fs::rename(&path, &made), 0),
-        queue.add(ringfile::fs::open(&path, creating().truncate(true)), 0),
+        queue.add(creating().truncate(true).open(&path), 0),
     ];
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
     for token in tokens {
-        let mut done = queue.wait_by(token).unwrap();
-        assert!(done.take_file().is_none());
+        let done = queue.wait_for(token).unwrap().take::<File>().unwrap_err();
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
     }
     assert!(!made.exists());
@@ -359,14 +359,12 @@ fn an_operation_cancelled_in_flight_reports_its_outcome() {
     let mut queue = Queue::new();
     for round in 0..50 {
         let path = folder.path().join(format!("file-{round}"));
-        let token = queue.add(ringfile::fs::open(&path, &creating()), round);
+        let token = queue.add(creating().open(&path), round);
         queue.submit();
         queue.cancel(token);
-        let mut done = queue.wait_by(token).unwrap();
-        match (done.take_file(), done.result) {
-            (Some(file), Ok(_)) => assert_eq!(file.size().unwrap(), 0),
-            (None, Err(error)) => assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}"),
-            other => panic!("{other:?}"),
+        match queue.wait_for(token).unwrap().take::<File>() {
+            Ok(file) => assert_eq!(file.size().unwrap(), 0),
+            Err(done) => assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED)),
         }
         assert_eq!(descriptors_of(&path), 0);
     }
@@ -380,7 +378,7 @@ fn a_batch_opens_renames_and_removes_in_the_order_of_its_barriers() {
         let mut batch = Batch::new();
         batch.add(ringfile::fs::create_dir(in_folder("directory")));
         batch.barrier();
-        batch.add(ringfile::fs::open(in_folder("directory/data"), creating().truncate(true)));
+        batch.add(creating().truncate(true).open(in_folder("directory/data")));
         batch.barrier();
         batch.add(ringfile::fs::rename(in_folder("directory/data"), in_folder("data")));
         batch.barrier();
@@ -398,10 +396,11 @@ fn a_batch_opens_renames_and_removes_in_the_order_of_its_barriers() {
         futures::executor::block_on(async { batch().await }),
     ] {
         assert_eq!(done.len(), 7);
-        assert_eq!(done[1].take_file().unwrap().path(), Some(in_folder("directory/data").as_path()));
-        assert_eq!(done[3].take_metadata().unwrap().size, 0);
         assert!(done[..6].iter().all(|done| done.result.is_ok()));
         assert_eq!(done[6].result.as_ref().unwrap_err().errno(), Some(libc::ENOENT));
+        assert_eq!(done.swap_remove(3).take::<Metadata>().unwrap().size, 0);
+        let file = done.swap_remove(1).take::<File>().unwrap();
+        assert_eq!(file.path(), Some(in_folder("directory/data").as_path()));
     }
 }
 
@@ -418,10 +417,9 @@ fn thousands_of_paths_leave_nothing_behind() {
     let mut round = |count: u64| {
         for number in 0..count {
             queue.add(ringfile::fs::metadata(&path), number);
-            queue.add(ringfile::fs::open(&path, &reading()), number);
+            queue.add(reading().open(&path), number);
         }
-        assert_eq!(queue.wait(usize::MAX, None), 2 * count as usize);
-        while let Some((_, done)) = queue.take() {
+        for done in queue.end_all(2 * count as usize) {
             assert!(done.result.is_ok());
         }
     };
@@ -430,7 +428,7 @@ fn thousands_of_paths_leave_nothing_behind() {
     (0..20).for_each(|_| round(100));
     assert_eq!(open_descriptors(), before);
     // Descriptor numbers are small, and are reused.
-    let file = File::open(&path).unwrap();
+    let file = File::open_blocking(&path).unwrap();
     let read = block_on(file.read_at(vec![0; 16], 0)).unwrap();
     assert_eq!(read, b"content");
 }
@@ -442,7 +440,7 @@ fn a_relative_path_begins_at_the_working_directory() {
     }
     let folder = Folder::new();
     folder.file("data", b"content");
-    let opening = fs::open("data", &reading());
+    let opening = reading().open("data");
     std::env::set_current_dir(folder.path()).unwrap();
     let file = block_on(opening).unwrap();
     assert_eq!(file.size().unwrap(), 7);
@@ -459,30 +457,30 @@ fn a_forked_child_makes_plain_calls() {
     // The parent has a ring or workers, and an operation whose result was not taken.
     block_on(async { fs::metadata(&path).await }).unwrap();
     let mut queue = Queue::new();
-    let open = queue.add(ringfile::fs::open(&path, &reading()), 0);
+    let open = queue.add(reading().open(&path), 0);
     queue.submit();
     assert_passed(fork(|| {
         let renamed = folder.path().join("renamed");
         block_on(async {
             fs::rename(&path, &renamed).await.unwrap();
-            let file = fs::open(&renamed, &reading()).await.unwrap();
+            let file = reading().open(&renamed).await.unwrap();
             assert_eq!(fs::metadata(&renamed).await.unwrap().size, file.size().unwrap());
             fs::rename(&renamed, &path).await.unwrap();
             let new = folder.path().join("truncated");
             std::fs::write(&new, b"content").unwrap();
-            let truncated = fs::open(&new, creating().truncate(true)).await.unwrap();
+            let truncated = creating().truncate(true).open(&new).await.unwrap();
             assert_eq!(truncated.size().unwrap(), 0);
             fs::sync_dir(folder.path()).await.unwrap();
         });
         let mut queue = Queue::new();
-        let token = queue.add(ringfile::fs::open(&path, &reading()), 0);
+        let token = queue.add(reading().open(&path), 0);
         let mut bytes = [0; 7];
-        std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().take_file().unwrap())
+        std::os::fd::AsFd::as_fd(&queue.wait_for(token).unwrap().take::<File>().unwrap())
             .try_clone_to_owned()
             .map(std::fs::File::from)
             .and_then(|file| file.read_exact_at(&mut bytes, 0))
             .unwrap();
         assert_eq!(&bytes, b"content");
     }));
-    assert_eq!(queue.wait_by(open).unwrap().take_file().unwrap().size().unwrap(), 7);
+    assert_eq!(queue.wait_for(open).unwrap().take::<File>().unwrap().size().unwrap(), 7);
 }

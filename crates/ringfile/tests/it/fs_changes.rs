@@ -5,17 +5,17 @@ use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::{Folder, all, assert_passed, fork, in_child, poll_once, skip, wait_closed, yield_now};
-use ringfile::fs::{self, Change, FileType};
-use ringfile::{Batch, Queue, block_on, metrics};
+use ringfile::fs::{self, FileType, Metadata};
+use ringfile::{Batch, Error, Op, Queue, block_on, metrics};
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-fn errno(change: Change) -> Option<i32> {
+fn errno(change: Op<'static, ()>) -> Option<i32> {
     block_on(change).unwrap_err().errno()
 }
 
@@ -74,7 +74,7 @@ fn changes_go_to_the_ring_where_it_has_them_and_never_to_the_polling_thread() {
     let folder = Folder::new();
     let name = |name: &str| folder.path().join(name);
     std::fs::write(name("file"), b"").unwrap();
-    let by_workers = |change: Change| {
+    let by_workers = |change: Op<'static, ()>| {
         let before = metrics();
         block_on(change).unwrap();
         let after = metrics();
@@ -183,8 +183,8 @@ fn a_batch_and_a_queue_have_every_change() {
     batch.add(fs::rename_exchange(name("a/link"), name("a/b")));
     let mut done = batch.run();
     assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
-    assert_eq!(done[metadata].take_metadata().unwrap().file_type, FileType::Symlink);
-    assert_eq!(done.swap_remove(link).into_link().unwrap(), Path::new("b"));
+    assert_eq!(done.remove(metadata).take::<Metadata>().unwrap().file_type, FileType::Symlink);
+    assert_eq!(done.swap_remove(link).take::<PathBuf>().unwrap(), Path::new("b"));
     assert!(name("a/b").is_symlink() && mode(&name("a/link")) == 0o500);
 
     let mut queue = Queue::new();
@@ -193,7 +193,8 @@ fn a_batch_and_a_queue_have_every_change() {
         queue.add(fs::rename_no_replace(name("a/linked"), name("a/b")), 1),
         queue.add(fs::read_link(name("a/link")), 2),
     ];
-    let errors = tokens.map(|token| queue.wait_by(token).unwrap().into_link().unwrap_err());
+    let errors = tokens
+        .map(|token| queue.wait_for(token).unwrap().take::<PathBuf>().map_err(Error::from).unwrap_err());
     assert_eq!(errors[0].kind(), std::io::ErrorKind::InvalidInput, "it read no link");
     assert_eq!(errors[1].errno(), Some(libc::EEXIST));
     assert_eq!(errors[2].errno(), Some(libc::EINVAL));
@@ -213,7 +214,7 @@ fn a_change_that_is_cancelled_before_its_submission_is_not_carried_out() {
     ];
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
     for token in tokens {
-        assert_eq!(queue.wait_by(token).unwrap().result.unwrap_err().errno(), Some(libc::ECANCELED));
+        assert_eq!(queue.wait_for(token).unwrap().result.unwrap_err().errno(), Some(libc::ECANCELED));
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     assert_ne!(mode(&file), 0);

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Random, Subscriber, TempPath, is_warning, must_end, page_size, ring_options};
 use bytes::{Buf, BufMut, Bytes};
-use ringfile::{Buffer, Pool, PoolError, RegisteredMemory, WhenFull, block_on};
+use ringfile::buf::PoolError;
+use ringfile::{Buffer, Pool, RegisteredMemory, WhenFull, block_on};
 
 const PAGE: usize = 4096;
 
@@ -197,7 +198,7 @@ fn a_full_pool_is_an_error_and_growing_does_not_wait() {
 fn a_buffer_that_has_grown_is_written_and_read_like_any_other() {
     must_end("a_buffer_that_has_grown_is_written_and_read_like_any_other", || {
         let path = TempPath::on_disk("growing");
-        let file = ring_options().read(true).write(true).create(true).open(&path).unwrap();
+        let file = ring_options().read(true).write(true).create(true).open_blocking(&path).unwrap();
         let pool = Pool::new(8 << 20);
         let mut message = pool.get(512).unwrap();
         for number in 0..5000_u32 {

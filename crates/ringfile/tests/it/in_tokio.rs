@@ -51,7 +51,7 @@ fn runtime(test: &str, threads: usize) -> Option<Runtime> {
 /// Opens a file of [`PAGES`] whose reads have to wait.
 fn direct(folder: &Folder) -> File {
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
-    OpenOptions::new().read(true).write(true).direct(true).open(path).unwrap()
+    OpenOptions::new().read(true).write(true).direct(true).open_blocking(path).unwrap()
 }
 
 async fn read(file: &File, pool: &Pool, page: u64) {
@@ -170,7 +170,7 @@ fn reads_end_elsewhere_though_their_runtime_and_the_thread_that_has_submitted_th
     // So many pages that the threads end before all are there.
     const COLD: u64 = 16 * PAGES;
     let path = folder.file("cold", &content(0, COLD as usize * PAGE));
-    let buffered: (&File, u64) = (keep(OpenOptions::new().read(true).open(&path).unwrap()), COLD);
+    let buffered: (&File, u64) = (keep(OpenOptions::new().read(true).open_blocking(&path).unwrap()), COLD);
     let direct: (&File, u64) = (keep(direct(&folder)), PAGES);
     for threads in [0, 2] {
         for (file, pages) in [direct, buffered, direct, buffered, buffered, buffered, buffered] {
@@ -432,6 +432,7 @@ fn a_file_is_closed_although_nobody_drives_the_runtime() {
                 read(&file, &pool, page).await;
             }
         });
+        // Time for the runtime's threads to sleep; threads are not simulated.
         std::thread::sleep(pause);
         drop(file);
         support::wait_closed(folder.path().join("data"));

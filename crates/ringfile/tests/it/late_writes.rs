@@ -17,7 +17,7 @@ const RECORD: usize = 2 * BLOCK;
 const OLD: &[u8] = b"a record of the first process";
 /// A part of the zeros that are written ahead; file systems write fewer.
 static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
-const CHILD: &str = "RINGFILE_LATE_WRITES_CHILD";
+const CHILD: &str = "RINGFILE_TEST_LATE_WRITES_CHILD";
 
 /// How the log is opened.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ async fn open(file: &File, setup: Setup) -> Appender {
 /// The first process: its write is held back, so this ends only when it is killed.
 fn append_and_wait(path: &Path, setup: Setup) {
     block_on(async {
-        let log = open(&direct().open(path).unwrap(), setup).await;
+        let log = open(&direct().open_blocking(path).unwrap(), setup).await;
         if setup.fills {
             // Ends when appends reach the zeros that are held back.
             loop {
@@ -68,7 +68,7 @@ fn append_and_wait(path: &Path, setup: Setup) {
 /// The second process, which here is a thread: to the kernel that makes no difference.
 fn append_and_close(path: &Path, setup: Setup) {
     block_on(async {
-        let log = open(&direct().open(path).unwrap(), setup).await;
+        let log = open(&direct().open_blocking(path).unwrap(), setup).await;
         log.append(&content(setup.valid as u64, setup.record())).await.unwrap();
         log.sync().await.unwrap();
         log.close().await.unwrap();
@@ -85,7 +85,7 @@ fn run(name: &str, kind: &str, setup: Setup) {
     let path = mount.path().join("log");
     let before = content(0, setup.len);
     std::fs::write(&path, &before).unwrap();
-    File::open(&path).and_then(|file| block_on(file.sync_all())).unwrap();
+    File::open_blocking(&path).and_then(|file| block_on(file.sync_all())).unwrap();
 
     server.hold_write_of(if setup.fills { &ZEROS } else { OLD });
     let given = format!("{} {} {} {} {}", setup.recycle, setup.fills, setup.valid, setup.len, path.display());
@@ -108,7 +108,7 @@ fn run(name: &str, kind: &str, setup: Setup) {
     first.wait().unwrap();
 
     // Direct I/O: what the drive has, not what the page cache has.
-    let file = direct().open(&path).unwrap();
+    let file = direct().open_blocking(&path).unwrap();
     let len = file.size().unwrap() as usize;
     let read =
         block_on(async { file.read_at(Pool::new(1 << 20).get(len).unwrap(), 0).await.unwrap().to_vec() });

@@ -1,15 +1,17 @@
 //! Histograms of latencies, and reports of slow operations, as a user of the library sees them.
 
+use crate::support::handles::Handles as _;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::forms::routes;
 use crate::support::{Folder, content, in_child, on_events, skip, workers_are_forced};
-use ringfile::{
-    Batch, File, Latencies, OpenOptions, OperationKind, Pool, Queue, ReadRequest, Route, block_on,
-};
+use ringfile::metrics::{Latencies, OperationKind};
+use ringfile::queue::ReadRequest;
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 
 const PAGE: usize = 4096;
 /// So long that nothing is reported; but each operation is timed.
@@ -41,8 +43,7 @@ fn operate(file: &File, pool: &Pool) {
     queue.add(file.set_len(1 << 20), 3);
     let mut left = 3;
     while left > 0 {
-        queue.wait(1, None);
-        while let Some((_, done)) = queue.take() {
+        for done in queue.ends(1) {
             done.result.unwrap();
             left -= 1;
         }
@@ -60,7 +61,7 @@ fn each_operation_counts_once_on_each_route() {
         let latencies = Latencies::new();
         let mut options = OpenOptions::new();
         options.read(true).write(true).route(route).direct(direct).latencies(&latencies).slow_after(NEVER);
-        let Ok(file) = options.open(&path) else {
+        let Ok(file) = options.open_blocking(&path) else {
             skip("each_operation_counts_once_on_each_route", "a route that needs direct I/O");
             continue;
         };
@@ -70,6 +71,12 @@ fn each_operation_counts_once_on_each_route() {
         assert!(reads.quantile(1.0) > Duration::ZERO && reads.sum() > Duration::ZERO);
         assert!(reads.sum() <= reads.quantile(1.0) * 3);
     }
+}
+
+/// Opens a file to read it by this route; `latencies` counts.
+fn timed(path: &Path, route: Route, latencies: &Latencies) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).route(route).latencies(latencies).slow_after(NEVER).open_blocking(path).unwrap()
 }
 
 /// Reads the first pages together, and returns how many bytes each read has moved.
@@ -89,9 +96,7 @@ fn reads_in_place_count_once_each() {
     let pool = Pool::new(4 << 20);
     for route in routes() {
         let latencies = Latencies::new();
-        let mut options = OpenOptions::new();
-        let file =
-            options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
+        let file = timed(&path, route, &latencies);
         let mut queue = Queue::new();
         for round in 1..=3 {
             let moved = read_pages(&mut queue, &file, &pool, READS);
@@ -109,9 +114,7 @@ fn a_read_in_place_that_meets_the_end_of_the_file_counts_once() {
     let pool = Pool::new(4 << 20);
     for route in routes() {
         let latencies = Latencies::new();
-        let mut options = OpenOptions::new();
-        let file =
-            options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
+        let file = timed(&path, route, &latencies);
         let moved = read_pages(&mut Queue::new(), &file, &pool, READS);
         assert_eq!(moved.iter().sum::<usize>(), 10 * PAGE + 100);
         assert_eq!(counts(&latencies), [READS, 0, 0, 0], "{route:?}");
@@ -124,7 +127,12 @@ fn short_operations_of_many_threads_are_sampled_as_those_of_one() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     let latencies = Latencies::new();
-    let file = OpenOptions::new().read(true).route(Route::Inline).latencies(&latencies).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .route(Route::Inline)
+        .latencies(&latencies)
+        .open_blocking(&path)
+        .unwrap();
     let read = || _ = block_on(file.read_at(Vec::with_capacity(512), 0)).unwrap();
     // The first ones show that they are short.
     (0..100).for_each(|_| read());
@@ -144,7 +152,7 @@ fn copies_do_not_count() {
         let latencies = Latencies::new();
         let mut options = OpenOptions::new();
         options.read(true).write(true).route(route).latencies(&latencies).slow_after(NEVER);
-        let files = [options.open(&paths[0]).unwrap(), options.open(&paths[1]).unwrap()];
+        let files = [options.open_blocking(&paths[0]).unwrap(), options.open_blocking(&paths[1]).unwrap()];
         assert_eq!(
             block_on(files[0].copy_range(0, &files[1], 0, 64 * PAGE as u64)).unwrap(),
             64 * PAGE as u64
@@ -161,7 +169,8 @@ fn of_short_operations_a_sample_stands_for_all() {
     let pool = Pool::new(4 << 20);
     for route in routes() {
         let latencies = Latencies::new();
-        let file = OpenOptions::new().read(true).route(route).latencies(&latencies).open(&path).unwrap();
+        let file =
+            OpenOptions::new().read(true).route(route).latencies(&latencies).open_blocking(&path).unwrap();
         for _ in 0..READS / 50 {
             let mut batch = Batch::new();
             for page in 0..50 {
@@ -183,14 +192,15 @@ fn files_share_histograms_and_those_without_have_none() {
     let mut options = OpenOptions::new();
     options.read(true).latencies(&latencies).slow_after(NEVER);
     // Also the direct descriptor of an adaptive file counts there.
-    let files = [options.open(&paths[0]).unwrap(), options.adaptive(true).open(&paths[1]).unwrap()];
+    let files =
+        [options.open_blocking(&paths[0]).unwrap(), options.adaptive(true).open_blocking(&paths[1]).unwrap()];
     for file in &files {
         block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
         assert!(file.latencies().is_some());
     }
     drop(files);
     assert_eq!(counts(&latencies), [2, 0, 0, 0], "they outlive the files");
-    assert!(File::open(&paths[0]).unwrap().latencies().is_none());
+    assert!(File::open_blocking(&paths[0]).unwrap().latencies().is_none());
 }
 
 #[test]
@@ -199,7 +209,7 @@ fn waiting_for_a_pipe_is_not_measured() {
     let reader = std::fs::File::from(OwnedFd::from(reader));
     let latencies = Latencies::new();
     let mut options = OpenOptions::new();
-    let reader = options.latencies(&latencies).slow_after(Duration::ZERO).adopt(reader).unwrap();
+    let reader = options.latencies(&latencies).slow_after(Duration::ZERO).from_std(reader).unwrap();
     std::io::Write::write_all(&mut writer, b"content").unwrap();
     assert_eq!(block_on(reader.read_at(Vec::with_capacity(7), 0)).unwrap(), b"content");
     assert_eq!((counts(&latencies), reader.latencies().is_some()), ([0; 4], false));
@@ -235,9 +245,9 @@ fn slow_operations_are_reported_with_file_kind_bytes_offset_and_time() {
     for route in routes() {
         let mut options = OpenOptions::new();
         options.read(true).write(true).route(route);
-        operate(&options.clone().slow_after(NEVER).open(&path).unwrap(), &pool);
+        operate(&options.clone().slow_after(NEVER).open_blocking(&path).unwrap(), &pool);
         assert!(events.lock().unwrap().is_empty(), "{route:?}: none was slow");
-        operate(&options.slow_after(Duration::ZERO).open(&path).unwrap(), &pool);
+        operate(&options.slow_after(Duration::ZERO).open_blocking(&path).unwrap(), &pool);
         let events = std::mem::take(&mut *events.lock().unwrap());
         let mut kinds = BTreeMap::new();
         for event in &events {
@@ -262,18 +272,18 @@ fn a_subscriber_may_use_the_only_worker() {
     if !in_child("a_subscriber_may_use_the_only_worker") {
         return;
     }
-    ringfile::set_worker_threads(1);
+    ringfile::runtime::set_worker_threads(1);
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     let mut options = OpenOptions::new();
     options.route(Route::Workers);
-    let log = options.clone().write(true).create(true).open(folder.path().join("log")).unwrap();
+    let log = options.clone().write(true).create(true).open_blocking(folder.path().join("log")).unwrap();
     on_events(move |event| {
         if event.metadata().target() == "ringfile::slow" {
             block_on(log.write_at(b"slow".to_vec(), 0)).unwrap();
         }
     });
-    let file = options.read(true).slow_after(Duration::ZERO).open(&path).unwrap();
+    let file = options.read(true).slow_after(Duration::ZERO).open_blocking(&path).unwrap();
     for _ in 0..3 {
         assert_eq!(block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap().len(), PAGE);
     }

@@ -49,7 +49,7 @@ fn pipe_reads_of_a_dropped_batch_or_future_are_cancelled() {
 fn a_sync_of_a_directory_is_waited_for() {
     let folder = Folder::new();
     for route in [Route::Auto, Route::Workers] {
-        let directory = OpenOptions::new().read(true).route(route).open(folder.path()).unwrap();
+        let directory = OpenOptions::new().read(true).route(route).open_blocking(folder.path()).unwrap();
         let mut sync = Box::pin(directory.sync_all());
         assert!(block_on(poll_once(&mut sync)).is_pending());
         block_on(sync).unwrap();
@@ -83,7 +83,7 @@ fn reads_that_wait_for_room_when_the_loop_ends_end_without_being_begun() {
 fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
     must_end("loops beside an open read", || {
         let folder = Folder::new();
-        let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+        let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
         // Each route gets its own pipe: a worker that waits for data that another one took would block in its call.
         let ((first, mut writer), (second, _silent)) = (pipe(), pipe());
         let mut reads = Queue::new();
@@ -96,7 +96,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
         block_on(async {});
         assert!(!reads.is_done(first) && !reads.is_done(second));
         writer.write_all(b"four").unwrap();
-        assert_eq!(&reads.wait_by(first).unwrap().buffer.unwrap()[..], b"four");
+        assert_eq!(&reads.wait_for(first).unwrap().buffer.unwrap()[..], b"four");
         let aborted = reads.abort(second).unwrap();
         assert_eq!(aborted.result.unwrap_err().errno(), Some(libc::ECANCELED));
     });
@@ -135,7 +135,7 @@ fn operations_in_flight_of_a_dropped_batch_are_waited_for() {
         }
         let Some(server) = Server::or_skip(name, vec![0; PAGE]) else { return };
         server.rule(Op::Write, 0..u64::MAX, 1, Act::Hold);
-        let file = OpenOptions::new().write(true).route(route).open(server.path()).unwrap();
+        let file = OpenOptions::new().write(true).route(route).open_blocking(server.path()).unwrap();
         let pool = Pool::new(1 << 20);
         let mut buffer = pool.get(PAGE).unwrap();
         buffer.extend_from_slice(&content(0, PAGE));
@@ -148,6 +148,7 @@ fn operations_in_flight_of_a_dropped_batch_are_waited_for() {
                 yield_until("a request at the server", || server.held() > 0).await;
                 drop(run);
                 scope.spawn(|| {
+                    // Time in which the loop must not end; threads are not simulated.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     server.release();
                 });
@@ -167,7 +168,7 @@ fn a_pipe_read_that_outlives_the_loop_is_cancelled() {
         // Operations that start later belong to the thread that polls the batch then, not to the loop.
         for route in [Route::Auto, Route::Workers] {
             let pipe = std::fs::File::from(std::os::fd::AsFd::as_fd(&pipe).try_clone_to_owned().unwrap());
-            let pipe = OpenOptions::new().route(route).adopt(pipe).unwrap();
+            let pipe = OpenOptions::new().route(route).from_std(pipe).unwrap();
             let mut batch = Batch::new();
             for _ in 0..3 {
                 batch.add(pipe.read_at(Vec::with_capacity(100), 0));
@@ -230,7 +231,7 @@ fn a_read_that_a_waker_begins_while_the_loop_is_left_is_waited_for() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     must_end(name, move || {
-        let on_worker = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+        let on_worker = OpenOptions::new().read(true).route(Route::Workers).open_blocking(&path).unwrap();
         let (on_worker, on_ring) = (keep(on_worker), keep(open_on_ring(&path)));
         let (first, second, third) = (shared_read(on_worker), shared_read(on_ring), shared_read(on_ring));
         let (drained, begun) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
@@ -278,7 +279,8 @@ fn a_reader_that_is_iterated_over_does_not_wait_for_its_reads_ahead() {
     must_end(name, move || {
         server.rule(Op::Read, PAGE as u64..u64::MAX, usize::MAX, Act::Hold);
         let mut options = OpenOptions::new();
-        let file = options.read(true).direct(true).route(Route::Workers).open(server.path()).unwrap();
+        let file =
+            options.read(true).direct(true).route(Route::Workers).open_blocking(server.path()).unwrap();
         let pool = Pool::new(1 << 20);
         let mut pieces = file.reader(&pool).block(PAGE).depth(4).into_iter();
         let mut read = pieces.next().unwrap().unwrap().to_vec();
@@ -290,7 +292,7 @@ fn a_reader_that_is_iterated_over_does_not_wait_for_its_reads_ahead() {
     let within = std::panic::catch_unwind(|| {
         block_on(async {
             let pool = Pool::new(1 << 20);
-            File::open("/proc/self/exe").unwrap().reader(&pool).into_iter().next()
+            File::open_blocking("/proc/self/exe").unwrap().reader(&pool).into_iter().next()
         })
     });
     assert!(within.is_err(), "the loop's tasks could not run");

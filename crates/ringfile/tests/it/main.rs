@@ -27,21 +27,28 @@ mod every_way;
 mod faults_batch;
 mod faults_callers;
 mod faults_cancel;
+mod faults_close;
 mod faults_coherence;
+mod faults_descriptors;
 mod faults_direct;
 mod faults_elsewhere;
 mod faults_ending;
 mod faults_fork;
 mod faults_forms;
+mod faults_freed;
 mod faults_full_pool;
 mod faults_limits;
 mod faults_memory;
 mod faults_orders;
 mod faults_process;
+mod faults_refused;
+mod faults_rights;
+mod faults_room;
 mod faults_route;
 mod faults_sandbox;
 mod faults_short;
 mod faults_sync;
+mod faults_threads;
 mod frozen;
 mod fs;
 mod fs_changes;
@@ -76,6 +83,8 @@ mod sim_log;
 mod sim_model;
 #[cfg(feature = "sim")]
 mod sim_promises;
+#[cfg(feature = "sim")]
+mod sim_reports;
 #[cfg(feature = "sim")]
 mod sim_results;
 #[cfg(all(feature = "config", feature = "sim"))]

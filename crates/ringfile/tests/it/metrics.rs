@@ -15,7 +15,7 @@ fn counts_of_threads_that_end_are_neither_lost_nor_counted_twice() {
     const AT_ONCE: u64 = 4;
     let path = tempfile::NamedTempFile::new().expect("temporary file");
     std::fs::write(path.path(), [7; 512]).expect("write");
-    let file = OpenOptions::new().read(true).route(Route::Inline).open(path.path()).expect("open");
+    let file = OpenOptions::new().read(true).route(Route::Inline).open_blocking(path.path()).expect("open");
     let over = AtomicBool::new(false);
     let before = ringfile::metrics();
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //! buffered, on several file systems. The model is a vector of bytes; at the end the standard library reads the file
 //! again.
 //!
-//! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
+//! `RINGFILE_TEST_SEED` repeats a run, `RINGFILE_TEST_MODEL_STEPS` makes it longer.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -15,9 +15,10 @@ use crate::support;
 use crate::support::mounts::Mount;
 use crate::support::{Random, TempPath, must_end, page_size};
 use bytes::{Bytes, BytesMut};
+use ringfile::fs::{Advice, AllocateMode};
 use ringfile::{
-    Advice, AllocateMode, BufResult, Buffer, Durability, Error, File, IoBuf, IoBufMut, OpenOptions, Pool,
-    RegisteredMemory, Route, WhenFull, block_on, spawn,
+    BufResult, Buffer, Durability, Error, File, IoBuf, IoBufMut, OpenOptions, Pool, RegisteredMemory, Route,
+    WhenFull, block_on, spawn,
 };
 
 /// Files grow to about this size.
@@ -648,11 +649,11 @@ fn model_on(route: Route, folder: &Path, name: &'static str, direct: bool, durab
             .create_new(true)
             .direct(direct)
             .durability(durability)
-            .open(&path)
+            .open_blocking(&path)
             .unwrap();
         assert_eq!(file.is_direct(), direct);
         let steps =
-            std::env::var("RINGFILE_MODEL_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+            std::env::var("RINGFILE_TEST_MODEL_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
         let (memory, rng) = (Memory::new(), Random::new());
         let mut run = Run { file, memory, content: Vec::new(), rng, folder: name };
         // In several loops, so that a ring is also reused.
@@ -689,10 +690,10 @@ fn direct_on_tmpfs_is_refused_or_buffered() {
     let path = TempPath::new("/dev/shm", "no-direct");
     std::fs::write(&path, b"not direct").unwrap();
     let mut options = OpenOptions::new();
-    let error = options.read(true).direct(true).open(&path).unwrap_err();
+    let error = options.read(true).direct(true).open_blocking(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("tmpfs"), "{error}");
-    let file = options.buffered_fallback(true).open(&path).unwrap();
+    let file = options.buffered_fallback(true).open_blocking(&path).unwrap();
     assert!(!file.is_direct());
     assert_eq!(block_on(file.read_at(Vec::with_capacity(7), 4)).unwrap(), b"direct");
 }
@@ -717,7 +718,7 @@ fn on_btrfs() {
 fn a_short_read_into_a_box_says_how_much_it_is() {
     let path = TempPath::on_disk("boxed");
     std::fs::write(&path, b"short").unwrap();
-    let file = File::open(&path).unwrap();
+    let file = File::open_blocking(&path).unwrap();
     block_on(async {
         let failed = file.read_at(vec![b'-'; 8].into_boxed_slice(), 0).await.unwrap_err();
         assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 5));
@@ -734,7 +735,7 @@ fn a_short_read_into_a_box_says_how_much_it_is() {
 fn a_stream_whose_pool_is_too_small_fails_with_a_reason() {
     let path = TempPath::on_disk("too-small");
     std::fs::write(&path, vec![1; 100_000]).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = File::open_blocking(&path).unwrap();
     block_on(async {
         let mut reader = file.reader(&Pool::new(page_size())).block(2 * page_size());
         let error = reader.next().await.unwrap().unwrap_err();
@@ -747,7 +748,7 @@ fn a_stream_whose_pool_is_too_small_fails_with_a_reason() {
 fn a_stream_for_which_the_pool_becomes_too_small_gives_what_was_read_before() {
     let path = TempPath::on_disk("becomes-too-small");
     std::fs::write(&path, [[1; 4096], [2; 4096], [3; 4096]].concat()).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = File::open_blocking(&path).unwrap();
     block_on(async {
         let mut reader = file.reader(&Pool::new(16384)).block(4096).depth(2);
         assert_eq!(reader.next().await.unwrap().unwrap()[..], [1; 4096]);
@@ -763,8 +764,8 @@ fn a_stream_for_which_the_pool_becomes_too_small_gives_what_was_read_before() {
 #[test]
 fn a_directory_can_be_synced() {
     block_on(async {
-        ringfile::sync_dir(env!("CARGO_TARGET_TMPDIR")).await.unwrap();
-        let error = ringfile::sync_dir(file!()).await.unwrap_err();
+        ringfile::fs::sync_dir(env!("CARGO_TARGET_TMPDIR")).await.unwrap();
+        let error = ringfile::fs::sync_dir(file!()).await.unwrap_err();
         assert!(error.errno().is_some());
     });
 }

@@ -1,22 +1,21 @@
 //! F48: namespaces of NVMe drives, used with the drive's own commands. The test destroys their content.
 //!
 //! Needs drives, which kernels/nvme gives a guest under qemu. A variable names each of them; tests whose variable is
-//! not set are skipped and listed: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
-//! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA`
-//! (8 bytes with each block), `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a separate drive, which is removed).
+//! not set are skipped and listed: `RINGFILE_TEST_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
+//! `RINGFILE_TEST_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_TEST_NVME_METADATA`
+//! (8 bytes with each block), `RINGFILE_TEST_NVME_READONLY`, `RINGFILE_TEST_NVME_GONE` (a separate drive, which is removed).
 
+use crate::support::handles::Handles as _;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use crate::support;
 use crate::support::{again, all, assert_content, content, poll_once, skip, wait_for};
-use ringfile::{
-    AllocateMode, Batch, Buffer, Durability, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics,
-};
+use ringfile::fs::AllocateMode;
+use ringfile::{Batch, Buffer, Durability, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 
@@ -34,7 +33,7 @@ impl Drive {
             return None;
         };
         if support::is_without_ring() {
-            skip(test, "RINGFILE_BACKEND=workers switches the ring off");
+            skip(test, "RINGFILE_DISABLE=io_uring,aio switches the ring off");
             return None;
         }
         if !path.exists() {
@@ -45,16 +44,16 @@ impl Drive {
     }
 
     fn main(test: &str) -> Option<Self> {
-        Self::of("RINGFILE_NVME", test)
+        Self::of("RINGFILE_TEST_NVME", test)
     }
 
     fn open(&self) -> File {
-        self.options().open(&self.path).unwrap()
+        self.options().open_blocking(&self.path).unwrap()
     }
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).namespace_writes(true);
+        options.read(true).write(true).allow_raw_nvme_writes(true);
         options
     }
 
@@ -107,7 +106,7 @@ fn f48_reads_give_what_the_block_device_shows() {
     let Some(drive) = Drive::main("f48_reads_give_what_the_block_device_shows") else { return };
     let block_layer = drive.block_layer();
     block_layer.write(0, &content(0, 2 << 20));
-    let file = OpenOptions::new().read(true).open(&drive.path).unwrap();
+    let file = OpenOptions::new().read(true).open_blocking(&drive.path).unwrap();
     assert_eq!((file.is_direct(), file.alignment().bytes), (true, 512));
     assert_eq!(
         file.size().unwrap(),
@@ -203,7 +202,7 @@ fn f48_writes_are_what_the_block_device_shows() {
     assert_content(&block_layer.read(3 << 20, PAGE), 3 << 20);
     drop(file);
     for durability in [Durability::Dsync, Durability::Fsync] {
-        let file = drive.options().durability(durability).open(&drive.path).unwrap();
+        let file = drive.options().durability(durability).open_blocking(&drive.path).unwrap();
         block_on(file.write_durable_at(vec![9; 512], 1024)).unwrap();
         assert_eq!(block_layer.read(1024, 512)[..], [9; 512]);
         block_on(file.write_durable_at(vec![0; 512], 1024)).unwrap();
@@ -219,8 +218,8 @@ fn f48_queues_and_their_descriptors_work_with_commands() {
     for i in 0..100_u64 {
         queue.add(file.read_at(pool.get(PAGE).unwrap(), i * 512), i);
     }
-    assert_eq!(queue.wait(100, None), 100);
-    while let Some((i, done)) = queue.take() {
+    for done in queue.end_all(100) {
+        let i = done.user_data;
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), i * 512);
     }
@@ -228,14 +227,14 @@ fn f48_queues_and_their_descriptors_work_with_commands() {
     for i in 0..20_u64 {
         queue.add(file.read_at(pool.get(PAGE).unwrap(), i * PAGE as u64), i);
         queue.submit();
-        let (number, done) = loop {
-            if let Some(taken) = queue.take() {
+        let done = loop {
+            if let Some(taken) = queue.next() {
                 break taken;
             }
             assert!(is_readable(&descriptor), "nothing announces the completion of read {i}");
-            queue.wait(0, Some(Duration::ZERO));
+            queue.submit();
         };
-        assert_eq!(number, i);
+        assert_eq!(done.user_data, i);
         assert_content(&done.buffer.unwrap(), i * PAGE as u64);
     }
 }
@@ -256,7 +255,7 @@ fn f48_commands_wake_a_thread_that_waits_for_other_things_too() {
     drive.block_layer().write(0, &content(0, 1 << 20));
     let file = drive.open();
     let (reader, mut writer) = std::io::pipe().unwrap();
-    let pipe = OpenOptions::new().route(Route::Ring).adopt(fs::File::from(OwnedFd::from(reader))).unwrap();
+    let pipe = OpenOptions::new().route(Route::Ring).from_std(fs::File::from(OwnedFd::from(reader))).unwrap();
     block_on(async {
         let waits = ringfile::spawn(async move { pipe.read_at(vec![0; 4], 0).await });
         // The only operation on the thread's main ring is a read that never ends.
@@ -269,7 +268,8 @@ fn f48_commands_wake_a_thread_that_waits_for_other_things_too() {
             assert_content(&file.read_at(vec![0; PAGE], i * 512).await.unwrap(), i * 512);
         }
         // Cached reads and commands in turn, and both at once.
-        let cached = OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap();
+        let cached =
+            OpenOptions::new().read(true).route(Route::Ring).open_blocking("/proc/self/exe").unwrap();
         for i in 0..50 {
             let other = ringfile::spawn({
                 let cached = cached.clone();
@@ -317,7 +317,7 @@ fn f48_another_thread_wakes_one_that_waits_for_commands_alone() {
 #[test]
 fn f48_an_operation_longer_than_a_command_takes_several() {
     let Some(drive) =
-        Drive::of("RINGFILE_NVME_SMALL", "f48_an_operation_longer_than_a_command_takes_several")
+        Drive::of("RINGFILE_TEST_NVME_SMALL", "f48_an_operation_longer_than_a_command_takes_several")
     else {
         return;
     };
@@ -450,7 +450,7 @@ fn f48_dropped_operations_keep_their_memory_until_the_drive_has_answered() {
 fn f48_completions_are_polled_for_on_request() {
     let Some(drive) = Drive::main("f48_completions_are_polled_for_on_request") else { return };
     drive.block_layer().write(0, &content(0, 1 << 20));
-    let file = drive.options().direct(true).poll(true).open(&drive.path).unwrap();
+    let file = drive.options().direct(true).iopoll(true).open_blocking(&drive.path).unwrap();
     let pool = Pool::new(4 << 20);
     block_on(async {
         let before = thread_metrics();
@@ -476,24 +476,24 @@ fn f48_completions_are_polled_for_on_request() {
 #[test]
 fn f48_an_open_that_fails_names_the_cause() {
     let Some(drive) = Drive::main("f48_an_open_that_fails_names_the_cause") else { return };
-    let error = OpenOptions::new().write(true).open(&drive.path).unwrap_err();
+    let error = OpenOptions::new().write(true).open_blocking(&drive.path).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-    assert!(error.to_string().contains("namespace_writes(true)"), "{error}");
+    assert!(error.to_string().contains("allow_raw_nvme_writes(true)"), "{error}");
     for route in [Route::Inline, Route::Workers] {
-        let error = OpenOptions::new().read(true).route(route).open(&drive.path).unwrap_err();
+        let error = OpenOptions::new().read(true).route(route).open_blocking(&drive.path).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
-    let error = drive.options().truncate(true).open(&drive.path).unwrap_err();
+    let error = drive.options().truncate(true).open_blocking(&drive.path).unwrap_err();
     assert!(error.to_string().contains("fixed size"), "{error}");
     // While it is open for writing, nobody else can open it for writing, and nobody can mount it.
     let busy = |what: &str| {
-        let error = drive.options().open(&drive.path).unwrap_err();
+        let error = drive.options().open_blocking(&drive.path).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EBUSY), "{what}: {error}");
         assert!(error.to_string().contains("is in use"), "{what}: {error}");
     };
     let file = drive.open();
     busy("it is open for writing");
-    let reader = OpenOptions::new().read(true).open(&drive.path).unwrap();
+    let reader = OpenOptions::new().read(true).open_blocking(&drive.path).unwrap();
     let error = block_on(reader.write_at(vec![0; 4096], 0)).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBADF));
     let mut exclusive = fs::OpenOptions::new();
@@ -519,24 +519,25 @@ fn f48_an_open_that_fails_names_the_cause() {
 
 #[test]
 fn f48_opening_a_namespace_on_an_old_kernel_fails_with_a_reason() {
-    let Some(path) = std::env::var_os("RINGFILE_NVME").map(PathBuf::from).filter(|path| !path.exists())
+    let Some(path) = std::env::var_os("RINGFILE_TEST_NVME").map(PathBuf::from).filter(|path| !path.exists())
     else {
         return skip(
             "f48_opening_a_namespace_on_an_old_kernel_fails_with_a_reason",
             "this kernel has them, or none is named",
         );
     };
-    let error = OpenOptions::new().read(true).open(&path).unwrap_err();
+    let error = OpenOptions::new().read(true).open_blocking(&path).unwrap_err();
     assert_eq!(error.errno(), Some(libc::ENOENT));
     assert!(error.to_string().contains("Linux 5.13"), "{error}");
 }
 
 #[test]
 fn f48_a_format_with_metadata_is_refused() {
-    let Some(drive) = Drive::of("RINGFILE_NVME_METADATA", "f48_a_format_with_metadata_is_refused") else {
+    let Some(drive) = Drive::of("RINGFILE_TEST_NVME_METADATA", "f48_a_format_with_metadata_is_refused")
+    else {
         return;
     };
-    let error = OpenOptions::new().read(true).open(&drive.path).unwrap_err();
+    let error = OpenOptions::new().read(true).open_blocking(&drive.path).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
     assert!(error.to_string().contains("8 bytes of metadata"), "{error}");
 }
@@ -544,7 +545,7 @@ fn f48_a_format_with_metadata_is_refused() {
 #[test]
 fn f48_a_write_to_a_protected_namespace_fails_with_the_drives_status() {
     let test = "f48_a_write_to_a_protected_namespace_fails_with_the_drives_status";
-    let Some(drive) = Drive::of("RINGFILE_NVME_READONLY", test) else { return };
+    let Some(drive) = Drive::of("RINGFILE_TEST_NVME_READONLY", test) else { return };
     let file = drive.open();
     block_on(async {
         let error = file.write_at(vec![1; 4096], 0).await.unwrap_err();
@@ -558,7 +559,7 @@ fn f48_a_write_to_a_protected_namespace_fails_with_the_drives_status() {
 #[test]
 fn f48_a_drive_that_goes_away_ends_its_operations_and_no_others() {
     let test = "f48_a_drive_that_goes_away_ends_its_operations_and_no_others";
-    let Some(drive) = Drive::of("RINGFILE_NVME_GONE", test) else { return };
+    let Some(drive) = Drive::of("RINGFILE_TEST_NVME_GONE", test) else { return };
     let (file, pool) = (drive.open(), Pool::new(4 << 20));
     let name = drive.path.file_name().unwrap().to_str().unwrap();
     let controller = format!("/sys/class/nvme/nvme{}/device/remove", name[2..].split('n').next().unwrap());
@@ -569,7 +570,7 @@ fn f48_a_drive_that_goes_away_ends_its_operations_and_no_others() {
         println!("{error}");
         let error = file.sync_data().await.unwrap_err();
         println!("{error}");
-        let text = OpenOptions::new().read(true).route(Route::Ring).open("/proc/self/exe").unwrap();
+        let text = OpenOptions::new().read(true).route(Route::Ring).open_blocking("/proc/self/exe").unwrap();
         assert_eq!(text.read_at(vec![0; 4], 0).await.unwrap(), b"\x7fELF");
     });
     assert_eq!(pool.metrics().in_use, 0);
@@ -629,7 +630,7 @@ fn cost_of_one(drive: &Drive, run: impl Fn(usize) -> std::process::Command) -> (
 #[test]
 fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
     let test = "f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere";
-    if let Some(asked) = std::env::var_os("RINGFILE_NVME_READS") {
+    if let Some(asked) = std::env::var_os("RINGFILE_TEST_NVME_READS") {
         return reads(&asked.into_string().unwrap());
     }
     let Some(drive) = Drive::main(test) else { return };
@@ -644,7 +645,7 @@ fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
             // Under strace, /proc/self/exe would be strace.
             let mut program = std::process::Command::new(std::env::current_exe().unwrap());
             program.args(again.get_args());
-            program.env("RINGFILE_NVME_READS", format!("{} {depth} {ops}", path.display()));
+            program.env("RINGFILE_TEST_NVME_READS", format!("{} {depth} {ops}", path.display()));
             program
         }
     };
@@ -691,7 +692,7 @@ fn f48_one_operation_takes_no_more_calls_and_commands_than_elsewhere() {
 fn reads(asked: &str) {
     let [path, depth, ops] = asked.split(' ').collect::<Vec<_>>()[..] else { panic!("{asked}") };
     let (depth, ops) = (depth.parse::<usize>().unwrap(), ops.parse::<usize>().unwrap());
-    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(path).unwrap();
+    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open_blocking(path).unwrap();
     let pool = Pool::new(4 << 20);
     block_on(async {
         let tasks = (0..depth).map(|task| {

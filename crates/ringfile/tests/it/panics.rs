@@ -66,7 +66,7 @@ fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
     let name = "a_loop_ends_though_a_buffer_panicked_on_a_worker";
     let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
-    let file = OpenOptions::new().read(true).route(Route::Workers).open(server.path()).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Workers).open_blocking(server.path()).unwrap();
     must_end("a loop whose buffer panicked on another thread", move || {
         block_on(async {
             let mut read = Box::pin(file.read_at(Bomb(Vec::with_capacity(100)), 0));
@@ -84,7 +84,7 @@ fn threads_of_the_library_continue_though_a_buffer_panicked_on_them() {
     let name = "threads_of_the_library_continue_though_a_buffer_panicked_on_them";
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
-        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(server.path()).unwrap();
         must_end("reads after a buffer that panicked", move || {
             for _ in 0..20 {
                 server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
@@ -111,7 +111,7 @@ impl Wake for PanicWaker {
 #[test]
 fn a_waker_that_panics_costs_other_tasks_nothing() {
     let folder = Folder::new();
-    let file = ring_options().read(true).open(folder.file("data", &content(0, 64 * PAGE))).unwrap();
+    let file = ring_options().read(true).open_blocking(folder.file("data", &content(0, 64 * PAGE))).unwrap();
     must_end("reads beside a waker that panics", move || {
         let waker = Waker::from(Arc::new(PanicWaker));
         for _ in 0..50 {
@@ -129,7 +129,7 @@ fn a_waker_that_panics_costs_other_tasks_nothing() {
 fn a_waker_that_panics_costs_an_appenders_other_tasks_nothing() {
     let folder = Folder::new();
     let path = folder.file("log", b"");
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_blocking(path).unwrap();
     must_end("syncs beside one whose waker panics", move || {
         let pool = Pool::new(1 << 20);
         let log = futures::executor::block_on(async { Appender::open(&file, &pool, 0).await }).unwrap();
@@ -176,7 +176,7 @@ fn a_batch_that_is_cancelled_ends_though_its_waker_panicked() {
     must_end("a batch whose waker panicked", move || {
         block_on(async {
             // With more to start, the waker is called before all have ended.
-            let mut batch = Batch::new().in_flight(16);
+            let mut batch = Batch::new().depth(16);
             for _ in 0..64 {
                 batch.add(pipe.read_at(vec![0; 4], 0));
             }
@@ -256,7 +256,7 @@ fn a_set_len_runs_where_its_future_is_polled() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 2 * PAGE));
     for route in routes().chain([Route::Auto, Route::Inline]) {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         must_end("reads whose set_len panics, or uses the library", move || {
             let read = || file.read_at(Hooked::new(|| panic!("a set_len that panics")), 0);
             let own = catch_unwind(AssertUnwindSafe(|| block_on(read()).is_ok()));
@@ -264,7 +264,7 @@ fn a_set_len_runs_where_its_future_is_polled() {
             let foreign = catch_unwind(AssertUnwindSafe(|| futures::executor::block_on(read()).is_ok()));
             assert!(foreign.is_err(), "{route:?}: in another executor");
             let uses_the_library = || {
-                let file = ringfile::File::open(ANY).unwrap();
+                let file = ringfile::File::open_blocking(ANY).unwrap();
                 let mut batch = ringfile::Batch::new();
                 batch.add(file.read_at(Vec::with_capacity(4), 0));
                 assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 4);
@@ -365,7 +365,7 @@ fn threads_of_the_library_continue_though_a_subscriber_panicked_on_them() {
     let_events_panic();
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
-        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(server.path()).unwrap();
         must_end("reads after a subscriber that panicked", move || {
             // More than there are workers.
             for _ in 0..50 {
@@ -388,13 +388,13 @@ fn threads_of_the_library_continue_though_a_subscriber_panicked_on_them() {
 #[test]
 fn an_operation_ends_though_a_subscriber_panicked_when_it_began() {
     let name = "an_operation_ends_though_a_subscriber_panicked_when_it_began";
-    if !support::in_child_with(name, |command| _ = command.env("RINGFILE_BACKEND", "unknown")) {
+    if !support::in_child_with(name, |command| _ = command.env("RINGFILE_DISABLE", "unknown")) {
         return;
     }
     let_events_panic();
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Ring).open_blocking(path).unwrap();
     let pool = Pool::new(1 << 20);
     let read = block_on(file.read_at(pool.get(PAGE).unwrap(), 0)).unwrap();
     assert_content(&read, 0);
@@ -432,7 +432,7 @@ fn a_runtime_starts_its_tasks_though_a_waker_panicked_beside_them() {
 #[test]
 fn a_loop_whose_waker_panicked_drops_its_tasks_and_can_be_entered_again() {
     let folder = Folder::new();
-    let file = ring_options().read(true).open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = ring_options().read(true).open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     let (pipe, mut writer) = pipe();
     must_end("a loop whose waker panicked", move || {
         let dropped = Arc::new(AtomicUsize::new(0));
@@ -514,10 +514,10 @@ fn a_worker_continues_though_the_payload_of_a_panic_panics_or_uses_the_worker() 
     if !in_child(name) {
         return;
     }
-    ringfile::set_worker_threads(1);
+    ringfile::runtime::set_worker_threads(1);
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Workers).open(path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Workers).open_blocking(path).unwrap();
     let reads = file.clone();
     read_after(&file, move || Reads(reads.clone()));
     read_after(&file, || Endless);
@@ -531,7 +531,7 @@ fn an_io_thread_continues_though_the_payload_of_a_panic_panics() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Ring).open_blocking(path).unwrap();
     read_after(&file, || Endless);
 }
 
@@ -571,7 +571,9 @@ fn a_task_ends_though_the_payloads_of_its_panics_panic() {
         // Nobody takes this one's result.
         runtime.spawn(async { drop(ringfile::spawn(Both)) }).join().unwrap();
         let both = runtime.spawn_on(0, || Both);
-        let Err(ringfile::JoinError::Panicked(panic)) = both.join() else { unreachable!("it has panicked") };
+        let Err(ringfile::runtime::JoinError::Panicked(panic)) = both.join() else {
+            unreachable!("it has panicked")
+        };
         // Only the payload, so that nothing leaks.
         std::mem::forget(panic.into_payload());
         assert_eq!(runtime.spawn(async { 7 }).join().unwrap(), 7);

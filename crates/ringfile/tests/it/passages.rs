@@ -1,9 +1,7 @@
 //! The Rust passages of the README and the guide run here, word for word. `documents.rs` checks that none is missing.
 
-use std::time::Duration;
-
 use inside_tokio::look_up;
-use ringfile::{File, OpenOptions, OperationKind, Pool};
+use ringfile::{File, OpenOptions, Pool};
 
 use crate::support::{in_child, skip};
 
@@ -17,14 +15,9 @@ fn every_passage_runs() {
     std::env::set_current_dir(folder.path()).unwrap();
     std::fs::write("data.bin", vec![7; 2 << 20]).unwrap();
     std::fs::write("ringfile.toml", "block_size = '64KiB'\ndepth = 2").unwrap();
-    match OpenOptions::new().read(true).direct(true).open("data.bin") {
-        Ok(_) => quick_start::main().unwrap(),
-        Err(error) => {
-            skip("the quick start of every_passage_runs", error);
-        }
-    }
+    quick_start::main().unwrap();
     let pool = Pool::new(16 << 20);
-    let file = OpenOptions::new().read(true).write(true).open("data.bin").unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_blocking("data.bin").unwrap();
     ringfile::block_on(async {
         write_durably(&pool, &file).await.unwrap();
         assert_eq!(std::fs::read("data.bin").unwrap()[..4096], [1; 4096]);
@@ -68,12 +61,12 @@ fn every_passage_runs() {
 }
 
 async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
-    let mut batch = ringfile::Batch::new().in_flight(64);
+    let mut batch = ringfile::Batch::new().depth(64);
     for page in 0..100 {
         batch.add(file.read_at(pool.get(4096)?, page * 4096));
     }
     for done in batch.await {
-        let page = done.into_buffer()?;
+        let page = done.take::<ringfile::Buffer>()?;
         println!("first {:?}", page.get(..8));
     }
     Ok(())
@@ -83,9 +76,10 @@ fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
     let mut queue = ringfile::Queue::new();
     let token = queue.add(file.read_at(pool.get(4096)?, 8192), 7); // 7 is a number of yours
     queue.submit();
-    assert!(queue.wait(1, None) > 0); // or wait until queue.descriptor()? is readable
-    let (user_data, done) = queue.take().expect("one has ended");
-    assert_eq!((user_data, done.result?), (7, 4096));
+    let mut completions = Vec::new();
+    queue.wait(1..=100, None, &mut completions); // or wait until queue.descriptor()? is readable
+    let completion = completions.remove(0);
+    assert_eq!((completion.user_data, completion.result?), (7, 4096));
     assert!(!queue.cancel(token)); // it has ended; earlier, the kernel would have been asked to cancel it
     Ok(())
 }
@@ -95,7 +89,7 @@ fn several_threads(pool: &Pool, file: File) -> std::io::Result<()> {
     let token = queue.add(file.read_at(pool.get(4096)?, 8192), 7);
     queue.submit(); // the calling thread enters the kernel
     let others = queue.clone();
-    let waits = std::thread::spawn(move || others.wait_by(token)); // or `wait`, for whichever ends first
+    let waits = std::thread::spawn(move || others.wait_for(token)); // or `wait`, for whichever ends first
     let done = waits.join().expect("no panic")?;
     assert_eq!(done.result?, 4096);
     Ok(())
@@ -105,7 +99,7 @@ fn many_blocks(pool: &Pool, file: File) -> std::io::Result<()> {
     let mut queue = ringfile::Queue::new();
     let mut pages = Vec::new();
     for page in [3, 1, 8] {
-        pages.push(ringfile::ReadRequest::new(pool.get(4096)?, page * 4096));
+        pages.push(ringfile::queue::ReadRequest::new(pool.get(4096)?, page * 4096));
     }
     queue.read_many(&file, &mut pages)?;
     assert!(pages.iter().all(|page| page.buffer.len() == 4096));
@@ -114,9 +108,10 @@ fn many_blocks(pool: &Pool, file: File) -> std::io::Result<()> {
 
 async fn one_route(pool: &Pool) -> std::io::Result<()> {
     use ringfile::Route;
-    let file = OpenOptions::new().read(true).route(Route::Ring).open("data.bin")?; // whatever the file is
+    let file = OpenOptions::new().read(true).route(Route::Ring).open("data.bin").await?; // whatever the file is
+    let before = ringfile::thread_metrics();
     file.read_at(pool.get(4096)?, 0).await?;
-    assert_eq!(ringfile::thread_metrics().inline_ops, 0);
+    assert_eq!((ringfile::thread_metrics() - before).inline_ops, 0);
     Ok(())
 }
 
@@ -126,9 +121,9 @@ mod quick_start {
     pub fn main() -> ringfile::Result<()> {
         let pool = Pool::new(64 << 20);
         ringfile::block_on(async {
-            let file = OpenOptions::new().read(true).direct(true).open("data.bin")?;
+            let file = OpenOptions::new().read(true).adaptive(true).open("data.bin").await?;
             let page = file.read_at(pool.get(16 << 10)?, 1 << 20).await?;
-            println!("{} bytes, first {:?}", page.len(), page.get(..8));
+            println!("{} bytes, first {:?}", page.len(), &page[..8]);
             Ok(())
         })
     }
@@ -160,7 +155,9 @@ async fn many_at_once(pool: &Pool, file: &File) -> std::io::Result<()> {
 
 async fn adaptive(pool: &Pool) -> std::io::Result<()> {
     std::fs::write("table.parquet", vec![7; 5 << 20])?;
-    let table = OpenOptions::new().read(true).adaptive(true).open("table.parquet")?;
+    use ringfile::OpenOptions;
+
+    let table = OpenOptions::new().read(true).adaptive(true).open("table.parquet").await?;
     let page = table.read_at(pool.get(128 << 10)?, 4 << 20).await?; // any offset and length
     assert_eq!(page[..], [7; 128 << 10]);
     Ok(())
@@ -202,7 +199,7 @@ async fn stream(pool: Pool, file: &File) -> std::io::Result<()> {
 
 fn iterate(pool: Pool) -> std::io::Result<()> {
     std::fs::write("lines.txt", "a line of text\n".repeat(100_000))?;
-    let (file, mut lines) = (File::open("lines.txt")?, 0);
+    let (file, mut lines) = (File::open_blocking("lines.txt")?, 0);
     for piece in file.reader(&pool).block(256 << 10).depth(16) {
         lines += piece?.iter().filter(|&&byte| byte == b'\n').count();
     }
@@ -211,8 +208,11 @@ fn iterate(pool: Pool) -> std::io::Result<()> {
 }
 
 async fn append(pool: Pool) -> std::io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).create(true).open("log.bin")?; // direct or not
-    let log = ringfile::Appender::open(&file, &pool, 0).await?; // 0: how much of the file is known to be valid
+    use ringfile::{Appender, OpenOptions};
+
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open("log.bin").await?; // direct or not
+    ringfile::fs::sync_dir(".").await?; // or a power cut may take the new file
+    let log = Appender::open(&file, &pool, 0).await?; // 0: how much of the file is known to be valid
     let writers = (0..8).map(|writer| {
         let log = log.clone();
         ringfile::spawn(async move {
@@ -230,7 +230,7 @@ async fn append(pool: Pool) -> std::io::Result<()> {
 }
 
 async fn tail(pool: Pool) -> std::io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).create(true).open("tail.bin")?;
+    let file = OpenOptions::new().read(true).write(true).create(true).open("tail.bin").await?;
     let log = ringfile::Appender::open(&file, &pool, 0).keep_tail(8 << 20).await?; // memory of the pool
     let mut tail = log.tail().from(0);
     let consumer = ringfile::spawn(async move {
@@ -249,9 +249,9 @@ async fn tail(pool: Pool) -> std::io::Result<()> {
 }
 
 fn blocking_log(pool: Pool) -> std::io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).create(true).open("blocking.bin")?;
+    let file = OpenOptions::new().read(true).write(true).create(true).open_blocking("blocking.bin")?;
     let (valid, record) = (0, b"a record");
-    let log = ringfile::block_on(async { ringfile::Appender::open(&file, &pool, valid).await })?; // once
+    let log = ringfile::block_on(ringfile::Appender::open(&file, &pool, valid))?; // once
     // In any thread:
     let offset = ringfile::block_on(async {
         let offset = log.append(record).await?;
@@ -263,8 +263,7 @@ fn blocking_log(pool: Pool) -> std::io::Result<()> {
 }
 
 async fn errors(file: &File) -> std::io::Result<()> {
-    use ringfile::IntoParts;
-
+    use ringfile::buf::IntoParts;
     if let Err(failed) = file.read_exact_at(vec![0; 4096], 1 << 40).await {
         println!("{failed}"); // read of 4096 bytes at offset 1099511627776 of data.bin: the file is too short
         let (error, buffer) = failed.into_parts();
@@ -292,11 +291,16 @@ async fn why_slow(pool: &Pool, file: &File) -> std::io::Result<()> {
 }
 
 async fn in_operation(pool: &Pool) -> std::io::Result<()> {
-    let latencies = ringfile::Latencies::new();
+    use std::time::Duration;
+
+    use ringfile::OpenOptions;
+    use ringfile::metrics::{Latencies, OperationKind};
+
+    let latencies = Latencies::new();
     let mut options = OpenOptions::new();
     options.read(true).write(true).latencies(&latencies);
     options.slow_after(Duration::from_millis(50)); // reports operations that take longer
-    let log = options.open("data.bin")?;
+    let log = options.open("data.bin").await?;
     log.read_at(pool.get(4096)?, 0).await?;
     let reads = latencies.histogram(OperationKind::Read);
     println!("{} reads, median {:?}, p99.9 {:?}", reads.count(), reads.quantile(0.5), reads.quantile(0.999));
@@ -308,20 +312,23 @@ async fn set_once() -> std::io::Result<()> {
     let config = ringfile::Config::load("ringfile.toml")?; // the environment wins over the file
     config.apply(); // default route and number of workers
     let pool = config.pool().capacity(1 << 30).build()?; // a call wins over both
-    let file = config.open_options().read(true).open("data.bin")?; // direct, route
+    let file = config.open_options().read(true).open("data.bin").await?; // direct, route
     let mut reader = config.reader(&file, &pool); // block size, depth
     assert_eq!(reader.next().await.map(|piece| piece.map(|piece| piece.len())).transpose()?, Some(64 << 10));
     Ok(())
 }
 
 async fn open(pool: &Pool) -> std::io::Result<()> {
+    use ringfile::OpenOptions;
+
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .direct(true) // past the page cache
         .buffered_fallback(true) // where the file system has no O_DIRECT (tmpfs), open it with buffered I/O
-        .open("pages.bin")?;
+        .open("pages.bin")
+        .await?;
     let mut page = pool.get(4096)?;
     page.resize(4096, 7);
     let page = file.write_at(page, 0).await?; // writes all of it, or fails
@@ -331,16 +338,18 @@ async fn open(pool: &Pool) -> std::io::Result<()> {
 }
 
 async fn a_part(pool: &Pool, file: &File) -> std::io::Result<()> {
+    use ringfile::IoBuf; // with it, the method of `Bytes` is `Bytes::slice(&page, ..16)`
     let mut log = file.read_at(pool.get(8192)?, 0).await?;
     log[5000..6000].fill(8);
-    let log = file.write_part_at(log, 4096..8192, 4096).await?;
+    let log = file.write_at(log.slice(4096..8192), 4096).await?.into_inner();
     assert_eq!(log.len(), 8192);
     Ok(())
 }
 
 async fn paths() -> std::io::Result<()> {
-    use ringfile::fs;
-    let file = fs::open("table.new", OpenOptions::new().write(true).create(true).truncate(true)).await?;
+    use ringfile::{OpenOptions, fs};
+
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open("table.new").await?;
     file.write_at(b"content".to_vec(), 0).await?;
     file.sync_all().await?;
     fs::rename("table.new", "table").await?; // after a crash there is either the old file or the new one
@@ -350,10 +359,12 @@ async fn paths() -> std::io::Result<()> {
 }
 
 async fn more_paths() -> std::io::Result<()> {
-    use ringfile::fs;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
+
+    use ringfile::fs;
+
     fs::create_dir_all("parts/2026").await?;
     std::fs::write("part.new", "content")?;
     fs::rename_no_replace("part.new", "parts/2026/part-7").await?;
@@ -370,7 +381,8 @@ async fn more_paths() -> std::io::Result<()> {
 }
 
 async fn a_pool(file: &File) -> std::io::Result<()> {
-    use ringfile::WhenFull;
+    use ringfile::{Pool, WhenFull};
+
     let pool = Pool::builder().capacity(64 << 20).when_full(WhenFull::Wait).build()?;
     let mut buffer = pool.get(16 << 10)?; // capacity 16 KiB, length 0, aligned to 4096 bytes
     buffer.extend_from_slice(b"hello");
@@ -383,7 +395,7 @@ async fn a_pool(file: &File) -> std::io::Result<()> {
 async fn atomic(pool: &Pool) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
-    let file = options.open("atomic.bin")?;
+    let file = options.open("atomic.bin").await?;
     let mut page = pool.get(4096)?;
     page.resize(4096, 7);
     let atomic = match file.alignment().atomic {
@@ -417,8 +429,11 @@ async fn in_tokio(pool: Pool, file: File) -> std::io::Result<()> {
 }
 
 async fn nvme(pool: &Pool) -> std::io::Result<()> {
-    use ringfile::AllocateMode;
-    let drive = OpenOptions::new().read(true).write(true).namespace_writes(true).open("/dev/ng0n1")?;
+    use ringfile::OpenOptions;
+    use ringfile::fs::AllocateMode;
+
+    let drive =
+        OpenOptions::new().read(true).write(true).allow_raw_nvme_writes(true).open("/dev/ng0n1").await?;
     let block = drive.read_at(pool.get(drive.alignment().bytes)?, 0).await?;
     drive.write_at(block, 1 << 20).await?;
     drive.sync_data().await?; // Flush
@@ -428,7 +443,7 @@ async fn nvme(pool: &Pool) -> std::io::Result<()> {
 
 fn pinned_at_once() {
     let frames = ringfile::RegisteredMemory::new(vec![0_u8; 64 << 20]);
-    if let Err(error) = ringfile::register_now(&frames) {
+    if let Err(error) = ringfile::buf::register(&frames) {
         eprintln!("I/O on the frames will take more CPU time: {error}"); // "…: RLIMIT_MEMLOCK leaves no room: raise it"
     }
 }

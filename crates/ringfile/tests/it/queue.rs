@@ -1,5 +1,6 @@
 //! Queues: operations that a program with its own loop adds, submits and collects.
 
+use crate::support::handles::Handles as _;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ fn each_operation_gives_one_result_with_its_number_on_every_route() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         let pool = Pool::new(1 << 20);
         let mut queue = Queue::with_capacity(16);
         let (mut begun, mut seen) = (0, vec![false; 300]);
@@ -33,15 +34,16 @@ fn each_operation_gives_one_result_with_its_number_on_every_route() {
                 break;
             }
             queue.submit();
-            assert!(queue.wait(1, None) >= 1, "{route:?}");
-            while let Some((number, done)) = queue.take() {
+            queue.settle(1);
+            while let Some(done) = queue.next() {
+                let number = done.user_data;
                 assert_eq!(done.result.unwrap(), PAGE, "{route:?}");
                 assert_content(&done.buffer.unwrap(), number * 37 % 64 * PAGE as u64);
                 assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} twice, {route:?}");
             }
         }
         assert!(seen.into_iter().all(|seen| seen), "{route:?}");
-        assert_eq!((queue.wait(1, None), queue.take().is_none()), (0, true), "{route:?}");
+        assert!(queue.ends(1).is_empty() && queue.next().is_none(), "{route:?}");
         assert_eq!(pool.metrics().in_use, 0, "{route:?}");
     }
 }
@@ -51,13 +53,13 @@ fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.path().join("log");
-        let file = OpenOptions::new().write(true).create(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().write(true).create(true).route(route).open_blocking(&path).unwrap();
         let mut queue = Queue::new();
         queue.add(file.write_at(content(0, PAGE), 0), 1);
         queue.add(file.write_at(content(PAGE as u64, PAGE), PAGE as u64), 2);
         queue.add(file.read_at(vec![0; 10], 0), 3);
-        assert_eq!(queue.wait(3, None), 3, "{route:?}");
-        while let Some((number, done)) = queue.take() {
+        for done in queue.end_all(3) {
+            let number = done.user_data;
             match number {
                 3 => assert_eq!(done.result.unwrap_err().errno(), Some(libc::EBADF), "{route:?}"),
                 _ => assert_eq!(done.result.unwrap(), PAGE, "{route:?}"),
@@ -65,11 +67,10 @@ fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
         }
         queue.add(file.sync_data(), 4);
         queue.add(file.sync_all(), 5);
-        assert_eq!(queue.wait(2, None), 2, "{route:?}");
-        let mut synced: Vec<u64> = std::iter::from_fn(|| queue.take())
-            .map(|(number, done)| {
+        let mut synced: Vec<u64> = (queue.end_all(2).into_iter())
+            .map(|done| {
                 assert_eq!(done.result.unwrap(), 0, "{route:?}");
-                number
+                done.user_data
             })
             .collect();
         synced.sort_unstable();
@@ -86,18 +87,19 @@ fn a_wait_ends_in_time_and_the_operation_continues() {
             let route =
                 if file == "workers" || support::is_without_ring() { Route::Workers } else { Route::Ring };
             let ours = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
-            let pipe = OpenOptions::new().route(route).adopt(ours).unwrap();
+            let pipe = OpenOptions::new().route(route).from_std(ours).unwrap();
             let mut queue = Queue::new();
             queue.add(pipe.read_at(vec![0; 100], 0), 7);
             let began = Instant::now();
-            assert_eq!(queue.wait(1, Some(Duration::from_millis(20))), 0, "{file}");
+            let mut ended = Vec::new();
+            assert_eq!(queue.wait(1..=9, Some(Duration::from_millis(20)), &mut ended), 0, "{file}");
             assert!(began.elapsed() >= Duration::from_millis(20), "{file}");
-            assert_eq!((queue.wait(1, Some(Duration::ZERO)), queue.len()), (0, 1), "{file}");
+            assert_eq!((queue.wait(1..=9, Some(Duration::ZERO), &mut ended), queue.len()), (0, 1), "{file}");
             theirs.write_all(b"content").unwrap();
-            assert_eq!(queue.wait(1, Some(Duration::from_secs(3600))), 1, "{file}");
-            let (number, done) = queue.take().unwrap();
+            assert_eq!(queue.wait(1..=9, Some(Duration::from_secs(3600)), &mut ended), 1, "{file}");
+            let done = ended.remove(0);
             assert_eq!(
-                (number, done.result.unwrap(), &done.buffer.unwrap()[..]),
+                (done.user_data, done.result.unwrap(), &done.buffer.unwrap()[..]),
                 (7, 7, &b"content"[..]),
                 "{file}"
             );
@@ -125,7 +127,7 @@ fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         ringfile::block_on(async {
             let mut queue = Queue::new();
             for page in 0..64 {
@@ -134,7 +136,8 @@ fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
             let beside = file.read_at(Vec::with_capacity(PAGE), 0);
             let mut seen = 0;
             while queue.ready().await > 0 {
-                while let Some((page, done)) = queue.take() {
+                while let Some(done) = queue.next() {
+                    let page = done.user_data;
                     assert_content(&done.buffer.unwrap(), page * PAGE as u64);
                     seen += 1;
                 }
@@ -166,8 +169,8 @@ fn memory_of_others_and_shares_of_registered_memory_are_read_into_in_place() {
     }
     assert!(whole.is_shared());
     let before = ringfile::thread_metrics();
-    while queue.wait(1, None) > 0 {
-        while let Some((_, done)) = queue.take() {
+    while !queue.is_empty() {
+        for done in queue.ends(1) {
             assert_eq!(done.result.unwrap(), PAGE);
         }
     }
@@ -188,7 +191,7 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
     }
     let disk = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = disk.file("data", &content(0, 64 * PAGE));
-    let (file, pool) = (File::open(path).unwrap(), Pool::new(1 << 20));
+    let (file, pool) = (File::open_blocking(path).unwrap(), Pool::new(1 << 20));
     let inline_of = |together: u64| {
         let mut queue = Queue::new();
         let before = ringfile::thread_metrics();
@@ -198,8 +201,8 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
                 continue;
             }
             queue.submit();
-            assert_eq!(queue.wait(together as usize, None), together as usize);
-            while let Some((page, done)) = queue.take() {
+            for done in queue.end_all(together as usize) {
+                let page = done.user_data;
                 assert_eq!(done.result.unwrap(), PAGE);
                 assert_content(&done.buffer.unwrap(), page * PAGE as u64);
             }
@@ -228,7 +231,7 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
-    let file = match OpenOptions::new().read(true).direct(true).open(path) {
+    let file = match OpenOptions::new().read(true).direct(true).open_blocking(path) {
         Ok(file) => file,
         Err(error) => return skip(name, error),
     };
@@ -246,8 +249,8 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
         if submits {
             queue.submit();
         }
-        assert_eq!(queue.wait(pages.len(), None), pages.len());
-        while let Some((page, done)) = queue.take() {
+        for done in queue.end_all(pages.len()) {
+            let page = done.user_data;
             assert_eq!(done.result.unwrap(), PAGE);
             assert_content(&done.buffer.unwrap(), page * PAGE as u64);
         }
@@ -279,12 +282,12 @@ fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_
         // A new pipe holds 64 KiB.
         one.add(writer.write_at(vec![7; 256 << 10], 0), 0);
         (1..=4).for_each(|number| _ = one.add(reader.read_at(vec![0; 64 << 10], 0), number));
-        assert_eq!(one.wait(5, None), 5, "in one queue");
+        assert_eq!(one.ends(5).len(), 5, "in one queue");
         other.add(writer.write_at(vec![7; 256 << 10], 0), 0);
         other.submit();
         (1..=4).for_each(|number| _ = one.add(reader.read_at(vec![0; 64 << 10], 0), number));
-        assert_eq!(one.wait(9, None), 9, "in two");
-        assert_eq!(other.wait(1, None), 1);
+        assert_eq!(one.ends(4).len(), 4, "in two");
+        other.end_all(1);
     });
 }
 
@@ -295,16 +298,15 @@ fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_
         let mut queue = Queue::new();
         queue.add(writer.write_at(vec![7], 0), 0);
         queue.add(reader.read_at(vec![0], 0), 0);
-        assert_eq!(queue.wait(2, None), 2);
-        while queue.take().is_some() {}
+        queue.end_all(2);
         queue.add(reader.read_at(vec![0; 64], 0), 1);
         queue.add(reader.read_at(vec![0; 64], 0), 2);
         let closes = std::thread::spawn(move || {
+            // Time for this thread to wait; threads are not simulated.
             std::thread::sleep(Duration::from_millis(50));
             drop(writer);
         });
-        assert_eq!(queue.wait(2, None), 2);
-        assert_eq!(queue.take().unwrap().1.result.unwrap(), 0);
+        assert_eq!(queue.end_all(2)[0].result.as_ref().unwrap(), &0);
         closes.join().unwrap();
     });
 }
@@ -321,8 +323,8 @@ fn open_operations_of_a_queue_survive_a_loop_of_the_thread() {
     }
     queue.submit();
     ringfile::block_on(async {});
-    assert_eq!(queue.wait(200, None), 200);
-    while let Some((number, done)) = queue.take() {
+    for done in queue.end_all(200) {
+        let number = done.user_data;
         assert_eq!(done.result.unwrap(), PAGE);
         assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
     }
@@ -338,7 +340,10 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         (0..300)
             .for_each(|number| _ = queue.add(file.read_at(vec![0; PAGE], number % 4 * PAGE as u64), number));
         queue.submit();
-        while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
+        let mut ended = Vec::new();
+        while ended.len() < 300 {
+            queue.wait(300..=300, Some(Duration::from_nanos(1)), &mut ended);
+        }
     });
 }
 
@@ -349,8 +354,8 @@ fn waits_for_all_of_many_reads_give_each_its_result() {
     let path = folder.file("data", &content(0, PAGES as usize * PAGE + 100));
     let mut random = Random::new();
     for route in routes() {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
-        let other = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
+        let other = OpenOptions::new().read(true).write(true).route(route).open_blocking(&path).unwrap();
         let (pool, mut queue) = (Pool::new(4 << 20), Queue::new());
         let (mut open, mut next) = (BTreeMap::new(), 0);
         for _ in 0..100 {
@@ -371,11 +376,11 @@ fn waits_for_all_of_many_reads_give_each_its_result() {
                 open.insert(next, (token, at, len, is_cancelled));
             }
             let all = open.len();
-            assert_eq!(queue.wait(all, None), all, "{route:?}");
+            queue.settle(all);
             for _ in 0..random.below(all as u64 + 1) {
-                let (token, number, done) = queue.take_with_token().unwrap();
-                let (expected, at, len, is_cancelled) = open.remove(&number).unwrap();
-                assert_eq!(token, expected, "{route:?}");
+                let done = queue.next().unwrap();
+                let (expected, at, len, is_cancelled) = open.remove(&done.user_data).unwrap();
+                assert_eq!(done.token, expected, "{route:?}");
                 if is_cancelled {
                     assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED), "{route:?}");
                 } else if let Some(buffer) = done.buffer {
@@ -399,9 +404,9 @@ fn a_wait_submits_though_results_are_there_already() {
         let file = open_on_ring(folder.file("data", &content(0, PAGE)));
         let mut queue = Queue::new();
         (0..2).for_each(|number| _ = queue.add(file.read_at(vec![0; 10], 0), number));
-        assert_eq!(queue.wait(2, None), 2);
+        queue.settle(2);
         queue.add(pipe.write_at(vec![7; 10], 0), 2);
-        assert!(queue.wait(1, None) >= 2);
+        assert!(queue.ends(1).len() >= 2);
         let mut bytes = [0; 10];
         reader.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [7; 10]);
@@ -423,8 +428,8 @@ fn system_calls_are_counted_by_how_much_they_submit_and_collect() {
             queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         }
         queue.submit();
-        while queue.wait(1, None) > 0 {
-            while let Some((_, done)) = queue.take() {
+        while !queue.is_empty() {
+            for done in queue.ends(1) {
                 assert_eq!(done.result.unwrap(), PAGE);
             }
         }
@@ -448,7 +453,7 @@ fn waiting_for_one_submits_and_waits_in_one_system_call() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 16 << 12));
-    let Ok(file) = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(&path) else {
+    let Ok(file) = OpenOptions::new().read(true).direct(true).route(Route::Ring).open_blocking(&path) else {
         return support::skip(name, "no direct I/O here");
     };
     let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
@@ -456,7 +461,7 @@ fn waiting_for_one_submits_and_waits_in_one_system_call() {
     for page in 0..16_u64 {
         let before = ringfile::thread_metrics().enters;
         let token = queue.add(file.read_at(pool.get(4096).unwrap(), page << 12), page);
-        let done = queue.wait_by(token).unwrap();
+        let done = queue.wait_for(token).unwrap();
         assert_content(&done.buffer.unwrap(), page << 12);
         enters.push(ringfile::thread_metrics().enters - before);
     }

@@ -1,5 +1,6 @@
 //! Queues beside other event sources: a descriptor to wait on, cancelling by token, and every kind of operation.
 
+use crate::support::handles::Handles as _;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +11,8 @@ use crate::support;
 use crate::support::forms::routes;
 use crate::support::fuse::{Act, Op, Server};
 use crate::support::{Folder, Random, assert_content, comes_true, content, in_child, must_end, yield_now};
-use ringfile::{
-    Advice, AllocateMode, Batch, Buffer, File, OpenOptions, Pool, Queue, RangeSync, Route, Token,
-};
+use ringfile::fs::{Advice, AllocateMode, RangeSync};
+use ringfile::{Batch, Buffer, File, OpenOptions, Pool, Queue, Route, Token};
 use rustix::event::epoll;
 
 const PAGE: usize = 4096;
@@ -21,6 +21,13 @@ const PAGE: usize = 4096;
 fn silent_pipe() -> (File, std::io::PipeWriter) {
     let (theirs, ours) = std::io::pipe().unwrap();
     (File::from(std::fs::File::from(OwnedFd::from(theirs))), ours)
+}
+
+/// As [`silent_pipe`], on this route.
+fn silent_pipe_on(route: Route) -> (File, std::io::PipeWriter) {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    let theirs = std::fs::File::from(OwnedFd::from(theirs));
+    (OpenOptions::new().route(route).from_std(theirs).unwrap(), ours)
 }
 
 /// Returns whether there is something to be had. A thread that releases registered memory tells every ring of the process,
@@ -44,7 +51,7 @@ fn cancelling_gives_each_result_exactly_once() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         let pool = Pool::new(4 << 20);
         let mut random = Random::new();
         let mut queue = Queue::new();
@@ -63,10 +70,10 @@ fn cancelling_gives_each_result_exactly_once() {
             for token in some {
                 queue.cancel(token);
             }
-            queue.wait(random.below(8) as usize, None);
-            while let Some((number, done)) = queue.take() {
+            for done in queue.ends(random.below(8) as usize) {
+                let number = done.user_data;
                 let token = open.remove(&number).expect("a result twice");
-                assert!(!queue.cancel(token) && !queue.is_done(token) && queue.take_by(token).is_none());
+                assert!(!queue.cancel(token) && !queue.is_done(token) && !queue.contains(token));
                 seen += 1;
                 match done.result {
                     Ok(len) => {
@@ -93,14 +100,14 @@ fn unsubmitted_operations_are_never_carried_out() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     for route in routes() {
-        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).write(true).route(route).open_blocking(&path).unwrap();
         let mut queue = Queue::new();
         let token = queue.add(file.write_at(vec![0; PAGE], 0), 1);
         assert!(queue.cancel(token));
         assert!(queue.cancel(token), "it is open until its result exists");
-        let error = queue.wait_by(token).unwrap().result.unwrap_err();
+        let error = queue.wait_for(token).unwrap().result.unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
-        assert_eq!(queue.wait_by(token).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(queue.wait_for(token).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_content(&std::fs::read(&path).unwrap(), 0);
     }
 }
@@ -113,7 +120,7 @@ fn a_deferred_operation_that_is_cancelled_is_never_carried_out() {
     }
     let folder = Folder::new();
     let path = folder.file("data", &vec![0; 7 * LEN]);
-    let file = OpenOptions::new().write(true).route(Route::Inline).open(&path).unwrap();
+    let file = OpenOptions::new().write(true).route(Route::Inline).open_blocking(&path).unwrap();
     let pool = Pool::new(16 << 20);
     let mut cancelled = 0;
     ringfile::block_on(async {
@@ -128,17 +135,103 @@ fn a_deferred_operation_that_is_cancelled_is_never_carried_out() {
                 if !queue.is_done(token) {
                     assert!(queue.cancel(token));
                     queue.submit();
-                    let done = queue.take_by(token).expect("it has ended");
+                    assert!(queue.is_done(token), "it has ended");
+                    let done = queue.wait_for(token).unwrap();
                     assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
                     assert_eq!(done.buffer.unwrap().len(), LEN, "the buffer comes back as it was");
                     cancelled += 1;
                 }
-                while queue.take().is_some() {}
+                while queue.next().is_some() {}
                 queue.ready().await;
             }
         }
     });
     assert!(cancelled > 0, "nothing was put off");
+}
+
+#[test]
+fn other_threads_cancel_operations_of_a_queue_that_waits_or_not() {
+    must_end("operations that another thread cancels", || {
+        for route in [Route::Auto, Route::Workers] {
+            let (pipe, _writer) = silent_pipe_on(route);
+            let folder = Folder::new();
+            let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
+            let mut queue = Queue::new();
+            let canceller = queue.canceller();
+            let (orders, received) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                received.iter().for_each(|token| assert!(canceller.cancel(token)));
+                canceller
+            });
+            for round in 0..300 {
+                let token = queue.add(pipe.read_at(Vec::with_capacity(10), 0), round);
+                queue.add(file.read_at(Vec::with_capacity(PAGE), 0), round);
+                if round % 3 == 0 {
+                    queue.submit();
+                }
+                orders.send(token).unwrap();
+                if round % 2 == 0 {
+                    let done = queue.wait_for(token).unwrap();
+                    assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED), "{route:?}");
+                    assert_eq!(queue.end().result.unwrap(), PAGE, "{route:?}");
+                } else {
+                    let mut ended = queue.end_all(2);
+                    ended.sort_by_key(|done| done.token != token);
+                    let error = ended[0].result.as_ref().unwrap_err();
+                    assert_eq!(error.errno(), Some(libc::ECANCELED), "{route:?}");
+                    assert_eq!(*ended[1].result.as_ref().unwrap(), PAGE, "{route:?}");
+                }
+                assert!(queue.is_empty());
+            }
+            drop(orders);
+            let canceller = thread.join().unwrap();
+            let token = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 0);
+            drop(queue);
+            assert!(!canceller.cancel(token), "the queue is gone");
+        }
+    });
+}
+
+#[test]
+fn a_cancellation_by_another_thread_is_announced_and_means_one_operation() {
+    must_end("a cancellation that the queue's descriptor announces", || {
+        let (pipe, mut writer) = silent_pipe();
+        let mut queue = Queue::new();
+        let canceller = queue.canceller();
+        let descriptor = queue.descriptor().unwrap();
+        let by_another = |token| {
+            let canceller = canceller.clone();
+            assert!(std::thread::spawn(move || canceller.cancel(token)).join().unwrap());
+        };
+        let first = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 1);
+        queue.submit();
+        by_another(first);
+        assert!(is_readable(&descriptor, support::patience()), "the queue must be called");
+        while !queue.is_done(first) {
+            queue.submit();
+        }
+        assert_eq!(queue.wait_for(first).unwrap().result.unwrap_err().errno(), Some(libc::ECANCELED));
+        // The next operation takes the place of the first.
+        let second = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 2);
+        by_another(first);
+        queue.submit();
+        writer.write_all(b"here").unwrap();
+        assert_eq!(queue.wait_for(second).unwrap().result.unwrap(), 4);
+        // A task that awaits the queue is woken.
+        ringfile::block_on(async {
+            let third = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 3);
+            queue.submit();
+            let canceller = canceller.clone();
+            let thread = std::thread::spawn(move || {
+                // Time for the queue's thread to wait; threads are not simulated.
+                std::thread::sleep(Duration::from_millis(10));
+                canceller.cancel(third)
+            });
+            assert_eq!(queue.ready().await, 1);
+            assert_eq!(queue.next().unwrap().result.unwrap_err().errno(), Some(libc::ECANCELED));
+            assert!(thread.join().unwrap());
+        });
+    });
 }
 
 #[test]
@@ -151,13 +244,13 @@ fn a_read_of_a_silent_pipe_is_cancelled_and_other_operations_of_the_queue_contin
         let second = queue.add(other.read_at(Vec::with_capacity(10), 0), 2);
         queue.submit();
         assert!(queue.cancel(silent));
-        let done = queue.wait_by(silent).unwrap();
+        let done = queue.wait_for(silent).unwrap();
         assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
         other_writer.write_all(b"here").unwrap();
-        assert_eq!(&queue.wait_by(second).unwrap().buffer.unwrap()[..], b"here");
+        assert_eq!(&queue.wait_for(second).unwrap().buffer.unwrap()[..], b"here");
         writer.write_all(b"kept").unwrap();
         let third = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 3);
-        assert_eq!(&queue.wait_by(third).unwrap().buffer.unwrap()[..], b"kept", "nothing was lost");
+        assert_eq!(&queue.wait_for(third).unwrap().buffer.unwrap()[..], b"kept", "nothing was lost");
     });
 }
 
@@ -169,7 +262,7 @@ fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         must_end("an epoll loop", move || {
             let (mut ours, mut theirs) = UnixStream::pair().unwrap();
             let mut queue = Queue::new();
@@ -181,7 +274,7 @@ fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
             };
             add(&descriptor, 1);
             add(&ours, 2);
-            assert!(!is_readable(&descriptor, Duration::ZERO) || queue.take().is_none());
+            assert!(!is_readable(&descriptor, Duration::ZERO) || queue.next().is_none());
             let (mut asked, mut answered, mut messages) = (0_u64, 0, 0);
             while answered < 400 || messages < 100 {
                 while asked < 400 && asked - answered < 16 {
@@ -200,7 +293,8 @@ fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
                     match event.data.u64() {
                         1 => {
                             queue.submit();
-                            while let Some((number, done)) = queue.take() {
+                            while let Some(done) = queue.next() {
+                                let number = done.user_data;
                                 assert_content(&done.buffer.unwrap(), number % 64 * PAGE as u64);
                                 answered += 1;
                             }
@@ -235,7 +329,7 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         must_end("queues of one thread", move || {
             let mut first = Queue::new();
             let mut second = Queue::new();
@@ -249,8 +343,7 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                 match round % 3 {
                     0 => {
                         second.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
-                        assert_eq!(second.wait(1, None), 1);
-                        second.take().unwrap();
+                        second.end();
                     }
                     1 => {
                         let mut batch = Batch::new();
@@ -270,7 +363,8 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                     assert!(is_readable(&descriptor, support::patience()), "round {round}: lost");
                     assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
                     first.submit();
-                    if let Some((number, done)) = first.take() {
+                    if let Some(done) = first.next() {
+                        let number = done.user_data;
                         assert_eq!((number, done.result.unwrap()), (round, PAGE));
                         assert_content(&done.buffer.unwrap(), offset);
                         break;
@@ -290,7 +384,7 @@ fn the_descriptor_announces_operations_that_waited_for_room_and_the_rest_of_read
     for route in routes() {
         let folder = Folder::new();
         let path = folder.file("data", &content(0, 64 * PAGE + 100));
-        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(path).unwrap();
         must_end("a queue with more reads than the ring has room for", move || {
             let mut queue = Queue::new();
             let descriptor = queue.descriptor().unwrap();
@@ -305,7 +399,8 @@ fn the_descriptor_announces_operations_that_waited_for_room_and_the_rest_of_read
                     "{route:?}: {ended} of 1000 have ended"
                 );
                 queue.submit();
-                while let Some((number, done)) = queue.take() {
+                while let Some(done) = queue.next() {
+                    let number = done.user_data;
                     assert_eq!(done.result.unwrap(), if number % 65 == 64 { 100 } else { PAGE });
                     assert_content(&done.buffer.unwrap(), number % 65 * PAGE as u64);
                     ended += 1;
@@ -322,7 +417,7 @@ fn the_descriptor_announces_the_end_of_a_cancelled_operation() {
     }
     let (pipe, _writer) = silent_pipe();
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     let mut queue = Queue::new();
     let descriptor = queue.descriptor().unwrap();
     let cancelled = queue.add(pipe.read_at(Vec::with_capacity(8), 0), 1);
@@ -333,9 +428,9 @@ fn the_descriptor_announces_the_end_of_a_cancelled_operation() {
     assert!(queue.cancel(cancelled));
     assert!(is_readable(&descriptor, support::patience()), "nothing announces the end");
     assert!(!queue.is_done(added));
-    let done = queue.wait_by(cancelled).unwrap();
+    let done = queue.wait_for(cancelled).unwrap();
     assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
-    assert!(queue.wait_by(added).unwrap().result.is_ok());
+    assert!(queue.wait_for(added).unwrap().result.is_ok());
 }
 
 #[test]
@@ -344,25 +439,25 @@ fn a_result_that_was_not_taken_keeps_the_descriptor_readable() {
         return;
     }
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 2 * PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, 2 * PAGE))).unwrap();
     let mut queue = Queue::new();
     let descriptor = queue.descriptor().unwrap();
     let later = queue.descriptor().unwrap();
     let [first, second] =
         [0, 1].map(|page| queue.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64), page));
-    assert_eq!(queue.wait(2, None), 2);
+    queue.settle(2);
     for _ in 0..3 {
         assert!(is_readable(&descriptor, Duration::ZERO) && is_readable(&later, Duration::ZERO));
     }
-    assert!(queue.take_by(second).is_some());
+    assert!(queue.is_done(second) && queue.wait_for(second).is_ok());
     assert!(is_readable(&descriptor, Duration::ZERO));
-    assert!(queue.take_by(first).is_some());
+    assert!(queue.is_done(first) && queue.wait_for(first).is_ok());
     queue.submit();
     assert!(!is_readable(&descriptor, Duration::ZERO) && !is_readable(&later, Duration::ZERO));
-    assert!(queue.take().is_none());
+    assert!(queue.next().is_none());
     // A descriptor that is made while a result is waiting is readable at once.
     queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
-    assert_eq!(queue.wait(1, None), 1);
+    queue.settle(1);
     assert!(is_readable(&queue.descriptor().unwrap(), Duration::ZERO));
 }
 
@@ -371,7 +466,8 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
     for route in routes() {
         let folder = Folder::new();
         let path = folder.path().join("data");
-        let file = OpenOptions::new().read(true).write(true).create(true).route(route).open(&path).unwrap();
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).route(route).open_blocking(&path).unwrap();
         let pool = Pool::new(1 << 20);
         let filled = |parts: u64| -> Vec<Buffer> {
             (0..parts)
@@ -397,7 +493,7 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         assert_eq!(numbers, [0, 4 * PAGE, 0, 0, 4], "{route:?}");
         let mut queue = Queue::new();
         let token = queue.add(file.read_vectored_at(empty(5), 0), 7);
-        let done = queue.wait_by(token).unwrap();
+        let done = queue.wait_for(token).unwrap();
         assert_eq!((done.result.unwrap(), done.buffer.is_none()), (3 * PAGE + 9, true), "{route:?}");
         let lens: Vec<usize> = done.buffers.iter().map(|buffer| buffer.len()).collect();
         assert_eq!(lens, [PAGE, PAGE, PAGE, 9, 0], "{route:?}");
@@ -410,16 +506,16 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         queue.add(file.allocate(AllocateMode::KeepSize, 0, 64 << 10), 3);
         queue.add(file.advise(0, 0, Advice::DontNeed), 4);
         queue.add(file.write_durable_at(filled(1).pop().unwrap(), 0), 5);
-        assert_eq!(queue.wait(7, None), 7);
-        while let Some((number, done)) = queue.take() {
+        for done in queue.end_all(7) {
+            let number = done.user_data;
             let expected = [0, 2 * PAGE, 0, 0, 0, PAGE][number as usize];
             assert_eq!(done.result.unwrap(), expected, "{number}, {route:?}");
         }
         let token = queue.add(file.set_len(10), 0);
-        assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), 0);
+        assert_eq!(queue.wait_for(token).unwrap().result.unwrap(), 0);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 10);
         let refused = queue.add(file.set_len(u64::MAX), 0);
-        assert_eq!(queue.wait_by(refused).unwrap().result.unwrap_err().errno(), Some(libc::EINVAL));
+        assert_eq!(queue.wait_for(refused).unwrap().result.unwrap_err().errno(), Some(libc::EINVAL));
         drop(done.buffers);
         assert_eq!(pool.metrics().in_use, 0, "{route:?}");
     }
@@ -430,7 +526,7 @@ fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
     must_end("dropping 30,000 reads that no worker has begun", || {
         let (reader, writer) = std::io::pipe().unwrap();
         let reader = std::fs::File::from(OwnedFd::from(reader));
-        let pipe = OpenOptions::new().read(true).route(Route::Workers).adopt(reader).unwrap();
+        let pipe = OpenOptions::new().read(true).route(Route::Workers).from_std(reader).unwrap();
         let mut queue = Queue::new();
         for number in 0..30_000 {
             queue.add(pipe.read_at(Vec::with_capacity(1), 0), number);
@@ -450,7 +546,12 @@ fn f03_a_loop_waits_for_the_operations_of_a_queue_dropped_in_it() {
     }
     for is_known in [false, true] {
         let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-        let file = OpenOptions::new().read(true).write(true).route(Route::Ring).open(server.path()).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .route(Route::Ring)
+            .open_blocking(server.path())
+            .unwrap();
         let pool = Pool::new(1 << 20);
         let buffer = || {
             let mut buffer = pool.get(PAGE).unwrap();
@@ -462,7 +563,7 @@ fn f03_a_loop_waits_for_the_operations_of_a_queue_dropped_in_it() {
         let mut queue = Queue::new();
         if is_known {
             let token = queue.add(file.write_at(buffer(), 0), 0);
-            queue.wait_by(token).unwrap().result.unwrap();
+            queue.wait_for(token).unwrap().result.unwrap();
         }
         server.rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Hold);
         std::thread::scope(|scope| {
@@ -491,7 +592,7 @@ fn f03_an_operation_of_a_queue_continues_after_the_loop_in_which_it_was_submitte
         must_end("a read of a pipe, over the end of a loop", move || {
             let (reader, mut writer) = std::io::pipe().unwrap();
             let reader = std::fs::File::from(OwnedFd::from(reader));
-            let pipe = OpenOptions::new().read(true).route(route).adopt(reader).unwrap();
+            let pipe = OpenOptions::new().read(true).route(route).from_std(reader).unwrap();
             let mut queue = Queue::new();
             let token = ringfile::block_on(async {
                 let token = queue.add(pipe.read_at(Vec::with_capacity(1), 0), 0);
@@ -499,7 +600,7 @@ fn f03_an_operation_of_a_queue_continues_after_the_loop_in_which_it_was_submitte
                 token
             });
             writer.write_all(b"x").unwrap();
-            let done = queue.wait_by(token).unwrap();
+            let done = queue.wait_for(token).unwrap();
             assert_eq!(done.result.unwrap(), 1, "{route:?}");
         });
     }

@@ -1,5 +1,6 @@
 //! Reads into buffers that stay with their caller, who waits for all of them.
 
+use crate::support::handles::Handles as _;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::Write;
@@ -18,9 +19,9 @@ use crate::support::{
     Folder, assert_content, content, must_end, needs_ring, open_on_ring, pipe, reads_without_waiting, skip,
     wait_for, workers_are_forced,
 };
+use ringfile::queue::{ReadRequest, WriteRequest};
 use ringfile::{
-    Batch, Buffer, File, OpenOptions, Pool, Queue, ReadRequest, RegisteredMemory, Route, WriteRequest,
-    block_on, thread_metrics,
+    Batch, Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, block_on, thread_metrics,
 };
 
 const PAGE: usize = 4096;
@@ -46,7 +47,11 @@ fn each_read_has_its_own_result_on_every_route() {
     for route in routes() {
         for direct in [false, true] {
             let options = OpenOptions::new().read(true).route(route).clone();
-            let file = if direct { options.clone().direct(true).open(&path) } else { options.open(&path) };
+            let file = if direct {
+                options.clone().direct(true).open_blocking(&path)
+            } else {
+                options.open_blocking(&path)
+            };
             let Ok(file) = file else {
                 skip("each_read_has_its_own_result_on_every_route", "no direct I/O here");
                 continue;
@@ -124,7 +129,7 @@ fn an_error_is_that_of_its_read() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     for route in routes() {
-        let file = OpenOptions::new().write(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().write(true).route(route).open_blocking(&path).unwrap();
         let pool = Pool::new(1 << 20);
         let mut requests = requests(&pool, [0, 0, 0]);
         Queue::new().read_many(&file, &mut requests).unwrap();
@@ -137,7 +142,7 @@ fn an_error_is_that_of_its_read() {
     for route in routes() {
         server.rule(Op::Read, 4 * PAGE as u64..5 * PAGE as u64, 1, Act::Fail(libc::EIO));
         server.rule(Op::Read, PAGE as u64..2 * PAGE as u64, 1, Act::Short(100));
-        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(server.path()).unwrap();
         let pool = Pool::new(1 << 20);
         let mut requests = requests(&pool, (0..8).map(|page| page * PAGE as u64));
         Queue::new().read_many(&file, &mut requests).unwrap();
@@ -186,7 +191,7 @@ fn a_slow_read_holds_up_no_other_read_of_its_call() {
             for slow in 0..PAGES.len() {
                 let options = OpenOptions::new().read(true).direct(direct).adaptive(adaptive).clone();
                 // Nothing is known of it yet, and opening it empties the cache.
-                let file = options.open(server.path()).unwrap();
+                let file = options.open_blocking(server.path()).unwrap();
                 read_beside_a_slow_one(&server, &file, PAGES, slow);
             }
         }
@@ -200,7 +205,7 @@ fn cached_reads_of_a_servers_file_are_plain_calls() {
         Ok(_) => return skip("cached_reads_of_a_servers_file_are_plain_calls", "no cachestat"),
         Err(why) => return skip("cached_reads_of_a_servers_file_are_plain_calls", why),
     };
-    let file = File::open(server.path()).unwrap();
+    let file = File::open_blocking(server.path()).unwrap();
     let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
     let mut read = |pages: [u64; 2]| {
         let mut requests = requests(&pool, pages.map(|page| page * PAGE as u64));
@@ -222,7 +227,7 @@ fn operations_of_the_queue_keep_their_results() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
     for route in routes() {
-        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).route(route).open_blocking(&path).unwrap();
         let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
         for page in 0..10 {
             queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
@@ -234,11 +239,10 @@ fn operations_of_the_queue_keep_their_results() {
         let mut requests = requests(&pool, (20..60).map(|page| page * PAGE as u64));
         queue.read_many(&file, &mut requests).unwrap();
         assert_all_read(&requests);
-        assert_eq!(queue.wait(20, None), 20, "{route:?}");
-        let mut pages: Vec<_> = std::iter::from_fn(|| queue.take())
-            .map(|(page, done)| {
-                assert_content(&done.buffer.unwrap(), page * PAGE as u64);
-                page
+        let mut pages: Vec<_> = (queue.end_all(20).into_iter())
+            .map(|done| {
+                assert_content(&done.buffer.unwrap(), done.user_data * PAGE as u64);
+                done.user_data
             })
             .collect();
         pages.sort_unstable();
@@ -249,7 +253,7 @@ fn operations_of_the_queue_keep_their_results() {
 #[test]
 fn a_task_does_not_block_its_thread() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     let pool = Pool::new(1 << 20);
     let mut requests = requests(&pool, [0]);
     let error = block_on(async { Queue::new().read_many(&file, &mut requests).unwrap_err() });
@@ -287,7 +291,8 @@ fn wait_beside(
     read: impl FnOnce(&File),
     mut release: impl FnMut() + Send,
 ) -> (std::thread::Result<()>, usize) {
-    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(server.path()).unwrap();
+    let file =
+        OpenOptions::new().read(true).direct(true).route(Route::Ring).open_blocking(server.path()).unwrap();
     let (piped, mut writer) = pipe();
     let mut other = Queue::new();
     other.add(piped.read_at(vec![0; 1], 0), 0);
@@ -303,7 +308,7 @@ fn wait_beside(
         });
         catch_unwind(AssertUnwindSafe(|| read(&file)))
     });
-    (read, other.wait(1, Some(support::patience())))
+    (read, other.wait(1..=9, Some(support::patience()), &mut Vec::new()))
 }
 
 #[test]
@@ -326,6 +331,7 @@ fn f02_a_panic_does_not_give_up_buffers_that_the_kernel_has() {
         let (has_panicked, has_ended) = (Arc::clone(&panicked), Arc::clone(&ended));
         let (read, ended_beside) = read_beside(&server, act, &mut requests, move || {
             support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
+            // Time in which the other thread must not unwind; threads are not simulated.
             std::thread::sleep(Duration::from_millis(100));
             assert!(!has_ended.load(Ordering::SeqCst), "it unwound while the kernel had the buffers");
         });
@@ -361,7 +367,7 @@ fn f02_after_a_panic_each_read_of_a_queue_has_one_result() {
         let wait = |file: &File| {
             file_of_reads = Some(file.clone());
             (0..4).for_each(|page| add(&mut queue, file, page));
-            queue.wait(4, None);
+            queue.settle(4);
         };
         let (waited, ended_beside) = wait_beside(&server, act, 3, wait, move || {
             support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
@@ -371,7 +377,8 @@ fn f02_after_a_panic_each_read_of_a_queue_has_one_result() {
         let file = file_of_reads.unwrap();
         let mut pages = Vec::new();
         let mut take = |queue: &mut Queue| {
-            let (page, done) = queue.take().unwrap();
+            let done = queue.next().unwrap();
+            let page = done.user_data;
             assert_eq!(done.result.unwrap(), PAGE);
             assert_content(&done.buffer.unwrap(), page * PAGE as u64);
             pages.push(page);
@@ -379,7 +386,7 @@ fn f02_after_a_panic_each_read_of_a_queue_has_one_result() {
         // New operations take the places of results, and must not be started twice.
         take(&mut queue);
         (4..12).for_each(|page| add(&mut queue, &file, page));
-        assert_eq!(queue.wait(11, None), 11);
+        queue.settle(11);
         (0..11).for_each(|_| take(&mut queue));
         pages.sort_unstable();
         assert_eq!(pages, (0..12).collect::<Vec<_>>());
@@ -431,7 +438,7 @@ fn a_waker_may_read_meanwhile() {
 #[test]
 fn memory_that_is_lent_stays_lent() {
     let folder = Folder::new();
-    let file = File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap();
+    let file = File::open_blocking(folder.file("data", &content(0, 8 * PAGE))).unwrap();
     let memory = RegisteredMemory::new(vec![0_u8; 8 * PAGE]);
     let buffers: Vec<Buffer> = (0..8).map(|at| memory.lend(at * PAGE..(at + 1) * PAGE).unwrap()).collect();
     let mut requests: Vec<_> =
@@ -504,7 +511,7 @@ fn f41_borrowed_memory_comes_back_on_a_thread_that_ends() {
                     let at_end = move || {
                         let mut options = OpenOptions::new();
                         options.read(true).route(route).direct(direct).buffered_fallback(direct);
-                        let file = options.open(&path).unwrap();
+                        let file = options.open_blocking(&path).unwrap();
                         let mut memory = vec![0; 4 * PAGE];
                         // Not aligned: no direct read of these is made in place.
                         let mut requests: Vec<_> = memory
@@ -518,7 +525,8 @@ fn f41_borrowed_memory_comes_back_on_a_thread_that_ends() {
                                 assert_content(request.buffer, request.offset);
                             }
                         }
-                        let file = OpenOptions::new().write(true).route(route).open(&written).unwrap();
+                        let file =
+                            OpenOptions::new().write(true).route(route).open_blocking(&written).unwrap();
                         let bytes = content(0, PAGE);
                         let mut requests = [WriteRequest::new(&bytes[..], 0)];
                         Queue::new().write_many(&file, &mut requests).unwrap();
@@ -527,7 +535,7 @@ fn f41_borrowed_memory_comes_back_on_a_thread_that_ends() {
                     // Makes the thread's driver, whose end comes first.
                     block_on(async {});
                     let mut byte = [0];
-                    let file = File::open("/proc/self/exe").unwrap();
+                    let file = File::open_blocking("/proc/self/exe").unwrap();
                     Queue::new().read_many(&file, &mut [ReadRequest::new(&mut byte[..], 0)]).unwrap();
                 })
                 .join()
@@ -548,7 +556,7 @@ fn borrowed_memory_is_read_and_written_on_every_route() {
             let mut options = OpenOptions::new();
             options.read(true).write(true).route(route).buffered_fallback(true);
             options.direct(form == "direct").adaptive(form == "adaptive");
-            let Ok(file) = options.open(&path) else {
+            let Ok(file) = options.open_blocking(&path) else {
                 skip("borrowed_memory_is_read_and_written_on_every_route", form);
                 continue;
             };
@@ -665,6 +673,7 @@ fn f02_f57_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot() 
         let read = |file: &File| Queue::new().read_many(file, &mut requests).unwrap();
         let (read, ended_beside) = wait_beside(&server, act, 4, read, move || {
             support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
+            // Time in which the other thread must not unwind; threads are not simulated.
             std::thread::sleep(Duration::from_millis(100));
             assert!(!has_ended.load(Ordering::SeqCst), "it unwound while the kernel had the memory");
         });

@@ -41,7 +41,7 @@ fn counts_pins(test: &str) -> bool {
 
 /// Returns whether this kernel lets all threads share one pin (Linux 6.13).
 fn can_clone() -> bool {
-    ringfile::ring_features().unwrap().iter().any(|name| name == "clone_buffers")
+    ringfile::metrics::ring_features().unwrap().iter().any(|name| name == "clone_buffers")
 }
 
 #[test]
@@ -184,7 +184,8 @@ fn memory_that_is_lent_is_registered_and_given_back_too() {
             let pair = vec![memory.lend(0..100).unwrap(), memory.lend(100..200).unwrap()];
             file.read_exact_vectored_at(pair, 0).await.unwrap();
             let counts = thread_metrics() - earlier;
-            let vectored = ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
+            let vectored =
+                ringfile::metrics::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
             assert_eq!((counts.ops, counts.fixed_ops), (2, 1 + u64::from(vectored)));
             assert!(pinned_kib() > before);
             drop(page);
@@ -210,7 +211,7 @@ fn a_vectored_read_is_fixed_only_within_one_registration() {
     std::fs::write(&path, &content).unwrap();
     let file = open_on_ring(&path);
     let pools = [Pool::new(2 << 20), Pool::new(2 << 20)];
-    let has_form = ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
+    let has_form = ringfile::metrics::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
     let read = |parts: Vec<ringfile::Buffer>, fixed: bool| {
         let before = thread_metrics();
         let parts = block_on(file.read_vectored_at(parts, 0)).unwrap();
@@ -368,13 +369,13 @@ fn memory_that_is_registered_now_is_pinned_before_any_operation() {
     let memory = RegisteredMemory::new(vec![0_u8; 8 << 20]);
     let before = pinned_kib();
     if !can_clone() {
-        let refused = ringfile::register_now(&memory).unwrap_err();
+        let refused = ringfile::buf::register(&memory).unwrap_err();
         return assert_eq!(refused.kind(), std::io::ErrorKind::Unsupported, "{refused}");
     }
-    ringfile::register_now(&memory).unwrap();
+    ringfile::buf::register(&memory).unwrap();
     let pinned = pinned_kib() - before;
     assert!((8 << 10..=(8 << 10) + 64).contains(&pinned), "{pinned} KiB");
-    ringfile::register_now(&memory).unwrap();
+    ringfile::buf::register(&memory).unwrap();
     block_on(async {
         let counts = thread_metrics();
         let buffer = file.read_at(memory.lend(4096..8192).unwrap(), 0).await.unwrap();
@@ -388,7 +389,7 @@ fn memory_that_is_registered_now_is_pinned_before_any_operation() {
     // Also if this thread enters no loop after that.
     for _ in 0..3 {
         let memory = RegisteredMemory::new(vec![0_u8; 8 << 20]);
-        ringfile::register_now(&memory).unwrap();
+        ringfile::buf::register(&memory).unwrap();
         drop(memory);
         assert!(comes_true(|| pinned_kib() <= before), "{} KiB are pinned", pinned_kib());
     }

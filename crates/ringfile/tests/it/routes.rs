@@ -1,5 +1,6 @@
 //! The route of operations: each route as its counts show it, and futures on every thread and executor.
 
+use crate::support::handles::Handles as _;
 use std::future::Future;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -12,9 +13,9 @@ use crate::support::{
     Random, TempPath, again, assert_ran, comes_true, in_child, is_without_ring, must_end, needs_ring,
     poll_once, workers_are_forced,
 };
-use ringfile::{
-    Batch, Durability, File, Metrics, OpenOptions, Pool, Queue, RangeSync, Route, block_on, thread_metrics,
-};
+use ringfile::fs::RangeSync;
+use ringfile::metrics::Metrics;
+use ringfile::{Batch, Durability, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -78,7 +79,7 @@ fn operations_with_the_ring_route_go_to_the_ring() {
     }
     for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let path = filled(folder, name);
-        let file = options(Route::Ring).open(&path).unwrap();
+        let file = options(Route::Ring).open_blocking(&path).unwrap();
         let counts = counted(read_and_write(&file));
         assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (BOTH, 0, 0));
         assert_eq!((counts.bytes_read, counts.bytes_written), (BYTES, BYTES));
@@ -94,7 +95,7 @@ fn inline_calls_are_made_by_the_thread_that_polls() {
     }
     for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let path = filled(folder, name);
-        let file = options(Route::Inline).open(&path).unwrap();
+        let file = options(Route::Inline).open_blocking(&path).unwrap();
         let counts = counted(read_and_write(&file));
         assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (BOTH, BOTH, 0));
         assert_eq!((counts.bytes_read, counts.bytes_written, counts.enters), (BYTES, BYTES, 0));
@@ -123,7 +124,7 @@ fn operations_with_the_workers_route_go_to_workers() {
         return;
     }
     let path = on_disk("workers");
-    let file = options(Route::Workers).open(&path).unwrap();
+    let file = options(Route::Workers).open_blocking(&path).unwrap();
     let before = ringfile::metrics();
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops, counts.inline_ops, counts.worker_ops), (0, 0, 0), "workers count for themselves");
@@ -151,7 +152,7 @@ fn tmpfs_is_read_and_written_inline() {
         return;
     }
     let path = filled("/dev/shm", name);
-    let file = options(Route::Auto).open(&path).unwrap();
+    let file = options(Route::Auto).open_blocking(&path).unwrap();
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops, counts.inline_ops), (BOTH, BOTH));
     assert_eq!(counts.enters, 0);
@@ -164,7 +165,7 @@ fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
         return;
     }
     let path = on_disk(name);
-    let file = options(Route::Auto).open(&path).unwrap();
+    let file = options(Route::Auto).open_blocking(&path).unwrap();
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops, counts.worker_ops, counts.failed), (BOTH, 0, 0));
     assert!(counts.inline_ops > 0, "at least the first read: it is cached");
@@ -187,7 +188,7 @@ fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
         assert_eq!((counts.ops - counts.inline_ops, counts.enters), (0, 0), "{counts:?}");
         counts.inline_ops == PAGES as u64
     });
-    let Ok(direct) = options(Route::Auto).direct(true).open(&path) else {
+    let Ok(direct) = options(Route::Auto).direct(true).open_blocking(&path) else {
         return support::skip(name, "the disk has no direct I/O");
     };
     let pool = Pool::new(1 << 20);
@@ -203,6 +204,43 @@ fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
     });
     assert_eq!((counts.ops, counts.worker_ops, counts.failed), (4 * PAGES as u64, 0, 0));
     assert!(counts.inline_ops <= 1, "{counts:?}");
+}
+
+/// A file of which the last operations were plain calls has the next ones without a decision; each still ends as it must.
+#[test]
+fn an_operation_that_ends_otherwise_than_the_ones_before_is_noticed() {
+    let whole = content();
+    let shm = filled("/dev/shm", "ringfile-settled");
+    let disk = on_disk("settled");
+    for path in [&shm, &disk] {
+        let writer = options(Route::Auto).open_blocking(path).unwrap();
+        let reader = File::open_blocking(path).unwrap();
+        let settle = async || {
+            for page in (0..300).map(|at| at % PAGES) {
+                let read = reader.read_at(Vec::with_capacity(PAGE), (page * PAGE) as u64).await.unwrap();
+                assert_eq!(read, whole[page * PAGE..][..PAGE]);
+                let write = whole[page * PAGE..][..PAGE].to_vec();
+                writer.write_at(write, (page * PAGE) as u64).await.unwrap();
+            }
+        };
+        block_on(async {
+            let end = (PAGES * PAGE) as u64;
+            for _ in 0..9 {
+                settle().await;
+                assert_eq!(reader.read_at(vec![7; 0], end).await.unwrap(), []);
+                assert_eq!(reader.read_at(Vec::with_capacity(PAGE), end).await.unwrap(), []);
+                let short = reader.read_at(Vec::with_capacity(PAGE), end - 5).await.unwrap();
+                assert_eq!(short, whole[whole.len() - 5..]);
+                let exact = reader.read_exact_at(Vec::with_capacity(PAGE), end - 5).await.unwrap_err();
+                assert_eq!(exact.error().kind(), ErrorKind::UnexpectedEof);
+                assert_eq!(exact.into_buffer(), short);
+                let beyond = reader.read_at(Vec::with_capacity(PAGE), u64::MAX).await.unwrap_err();
+                assert_eq!(beyond.error().kind(), ErrorKind::InvalidInput);
+                let refused = reader.write_at(b"no".to_vec(), 0).await.unwrap_err();
+                assert_eq!(refused.error().errno(), Some(libc::EBADF));
+            }
+        });
+    }
 }
 
 /// These writes wait for the disk: neither this thread's tasks may wait for them, nor may other writes look as slow.
@@ -225,7 +263,7 @@ fn a_loop_without_anything_else_to_do_syncs_by_plain_calls() {
     }
     let path = on_disk(name);
     for durability in [Durability::Dsync, Durability::Fsync] {
-        let file = options(Route::Auto).durability(durability).open(&path).unwrap();
+        let file = options(Route::Auto).durability(durability).open_blocking(&path).unwrap();
         let mut ops = 0;
         // The first turn makes the ring watch for other threads.
         block_on(sync_one_by_one(&file, durability));
@@ -245,8 +283,8 @@ fn syncs_of_a_loop_that_has_other_work_go_through_the_ring() {
     let path = on_disk(name);
     let (pipe, mut writer) = support::pipe();
     for durability in [Durability::Dsync, Durability::Fsync] {
-        let file = options(Route::Auto).durability(durability).open(&path).unwrap();
-        let on_ring = options(Route::Ring).durability(durability).open(&path).unwrap();
+        let file = options(Route::Auto).durability(durability).open_blocking(&path).unwrap();
+        let on_ring = options(Route::Ring).durability(durability).open_blocking(&path).unwrap();
         // The user's choice.
         let counts = counted(sync_one_by_one(&on_ring, durability));
         assert_eq!(counts.inline_ops, 0, "{durability:?}");
@@ -290,7 +328,7 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
     if !needs_ring(name) {
         return;
     }
-    let file = options(Route::Auto).durability(Durability::Dsync).open(on_disk(name)).unwrap();
+    let file = options(Route::Auto).durability(Durability::Dsync).open_blocking(on_disk(name)).unwrap();
     let run = || {
         let before = thread_metrics();
         let mut batch = Batch::new();
@@ -301,11 +339,9 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
         assert!(batch.run()[0].result.is_ok());
         let mut queue = Queue::new();
         queue.add(file.write_durable_at(vec![2_u8; PAGE], 0), 1);
-        assert_eq!(queue.wait(1, None), 1);
-        assert!(queue.take().unwrap().1.result.is_ok());
+        assert!(queue.end().result.is_ok());
         queue.add(file.sync_all(), 2);
-        assert_eq!(queue.wait(1, None), 1);
-        assert!(queue.take().unwrap().1.result.is_ok());
+        assert!(queue.end().result.is_ok());
         let counts = thread_metrics() - before;
         (counts.ops, counts.inline_ops, counts.enters)
     };
@@ -318,11 +354,10 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
     queue.submit();
     let before = thread_metrics();
     queue.add(file.sync_data(), 2);
-    assert_eq!(queue.wait(1, None), 1);
-    assert_eq!(queue.take().unwrap().0, 2);
+    assert_eq!(queue.end().user_data, 2);
     assert_eq!((thread_metrics() - before).inline_ops, 0);
     writer.write_all(b"x").unwrap();
-    assert_eq!(queue.wait(1, None), 1);
+    queue.end();
 }
 
 #[test]
@@ -331,7 +366,7 @@ fn a_dropped_sync_is_never_begun() {
     if !needs_ring(name) {
         return;
     }
-    let file = options(Route::Auto).open(on_disk(name)).unwrap();
+    let file = options(Route::Auto).open_blocking(on_disk(name)).unwrap();
     let counts = counted(async {
         assert!(poll_once(&mut Box::pin(file.sync_data())).await.is_pending());
         assert!(poll_once(&mut Box::pin(file.write_durable_at(vec![0; PAGE], 0))).await.is_pending());
@@ -385,7 +420,7 @@ fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
 #[test]
 fn a_task_whose_operations_never_wait_yields_to_others() {
     let path = filled("/dev/shm", "yields");
-    let file = options(Route::Inline).open(&path).unwrap();
+    let file = options(Route::Inline).open_blocking(&path).unwrap();
     let theirs = file.clone();
     must_end("a_task_whose_operations_never_wait_yields_to_others", move || {
         block_on(async {
@@ -413,15 +448,15 @@ fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
     let name = "a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for";
     if !is_without_ring() {
         // In its own process, where it is switched off.
-        assert_ran(&again(name).env("RINGFILE_BACKEND", "workers").output().unwrap());
+        assert_ran(&again(name).env("RINGFILE_DISABLE", "io_uring,aio").output().unwrap());
         return;
     }
     let path = on_disk("switched-off");
-    let file = options(Route::Ring).open(&path).unwrap();
+    let file = options(Route::Ring).open_blocking(&path).unwrap();
     let check = |error: &ringfile::Error| {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let text = error.to_string();
-        assert!(text.contains("RINGFILE_BACKEND=") && text.contains("switched-off"), "{text}");
+        assert!(text.contains("RINGFILE_DISABLE=") && text.contains("switched-off"), "{text}");
     };
     for _ in 0..2 {
         let failed = block_on(file.read_at(vec![0; 10], 0)).unwrap_err();
@@ -432,7 +467,7 @@ fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
         check(&futures::executor::block_on(file.sync_all()).unwrap_err());
     }
     assert_eq!(std::fs::read(&path).unwrap(), content());
-    let file = options(Route::Auto).open(&path).unwrap();
+    let file = options(Route::Auto).open_blocking(&path).unwrap();
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops - counts.inline_ops, counts.enters), (0, 0), "workers do it, or plain calls");
     assert!(counts.inline_ops == 0 || !workers_are_forced(), "{counts:?}");
@@ -447,18 +482,22 @@ fn the_default_route_applies_to_files_opened_afterwards() {
         return;
     }
     let path = filled("/dev/shm", name);
-    let before = File::open(&path).unwrap();
+    let before = File::open_blocking(&path).unwrap();
     let reads = |file: File| counted(async move { drop(file.read_exact_at(vec![0; 10], 0).await.unwrap()) });
     ringfile::set_default_route(Route::Ring);
-    let counts = reads(File::open(&path).unwrap());
+    let counts = reads(File::open_blocking(&path).unwrap());
     assert_eq!((counts.ops, counts.inline_ops), (1, 0));
     assert_eq!(reads(File::from(std::fs::File::open(&path).unwrap())).inline_ops, 0);
-    assert_eq!(reads(options(Route::Inline).open(&path).unwrap()).inline_ops, 1, "the file's own counts");
+    assert_eq!(
+        reads(options(Route::Inline).open_blocking(&path).unwrap()).inline_ops,
+        1,
+        "the file's own counts"
+    );
     ringfile::set_default_route(Route::Workers);
-    assert_eq!(reads(File::open(&path).unwrap()).ops, 0);
+    assert_eq!(reads(File::open_blocking(&path).unwrap()).ops, 0);
     assert_eq!(ringfile::metrics().worker_ops, 1);
     ringfile::set_default_route(Route::Inline);
-    assert_eq!(reads(File::open(&path).unwrap()).inline_ops, 1);
+    assert_eq!(reads(File::open_blocking(&path).unwrap()).inline_ops, 1);
     assert_eq!(reads(before).inline_ops, 1, "opened with the default route of that time: tmpfs goes inline");
 }
 
@@ -466,8 +505,8 @@ fn the_default_route_applies_to_files_opened_afterwards() {
 async fn everything(path: &Path, route: Route, direct: bool) {
     let name = format!("{route:?}, direct {direct}");
     let mut content = content();
-    let file = options(route).direct(direct).durability(Durability::Fsync).open(path).unwrap();
-    let dsync = options(route).direct(direct).durability(Durability::Dsync).open(path).unwrap();
+    let file = options(route).direct(direct).durability(Durability::Fsync).open_blocking(path).unwrap();
+    let dsync = options(route).direct(direct).durability(Durability::Dsync).open_blocking(path).unwrap();
     let pool = Pool::new(1 << 20);
     let page_of = |byte: u8| {
         let mut buffer = pool.get(PAGE).unwrap();
@@ -532,7 +571,7 @@ async fn everywhere(name: &str) {
             everything(&path, route, false).await;
         }
         let path = on_disk(name);
-        if options(route).direct(true).open(&path).is_ok() {
+        if options(route).direct(true).open_blocking(&path).is_ok() {
             everything(&path, route, true).await;
         }
     }
@@ -591,8 +630,8 @@ fn tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build().unwrap();
     for route in routes() {
         let path = on_disk(name);
-        let direct = route != Route::Inline && options(route).direct(true).open(&path).is_ok();
-        let file = options(route).direct(direct).open(&path).unwrap();
+        let direct = route != Route::Inline && options(route).direct(true).open_blocking(&path).is_ok();
+        let file = options(route).direct(direct).open_blocking(&path).unwrap();
         let done = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..256)
             .map(|_| {
@@ -631,7 +670,7 @@ fn tasks_of_tokio_that_move_and_are_aborted_get_their_own_bytes() {
 fn a_write_and_its_sync_are_in_order_on_any_route() {
     let path = on_disk("order");
     for route in routes() {
-        let file = options(route).durability(Durability::Auto).open(&path).unwrap();
+        let file = options(route).durability(Durability::Auto).open_blocking(&path).unwrap();
         // Enough for `Auto` to find out which route is cheaper.
         for round in 0..20_u8 {
             let write = file.write_durable_at(vec![round; 100], u64::from(round) * 100);

@@ -8,9 +8,8 @@ use std::path::Path;
 use crate::support::forms::routes;
 use crate::support::mounts::Mount;
 use crate::support::{Folder, all, content, in_child_with};
-use ringfile::{
-    Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Queue, RangeSync, Route, block_on,
-};
+use ringfile::fs::{Advice, AllocateMode, RangeSync};
+use ringfile::{Batch, BufError, Error, File, OpenOptions, Queue, Route, block_on};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 3 * PAGE as u64 + 17;
@@ -73,7 +72,7 @@ impl Files {
     fn open(path: &Path, route: Route) -> Self {
         let open = |path: &Path, read, write, flags| {
             let mut options = OpenOptions::new();
-            options.read(read).write(write).custom_flags(flags).route(route).open(path).unwrap()
+            options.read(read).write(write).custom_flags(flags).route(route).open_blocking(path).unwrap()
         };
         Self {
             usual: open(path, true, true, 0),
@@ -161,7 +160,7 @@ impl Files {
                 let done = batch.run().into_iter().next().unwrap();
                 outcomes.unit(name("batch"), done.result.map(drop));
                 let token = queue.add(self.usual.sync_range(offset, len, what), 0);
-                outcomes.unit(name("queue"), queue.wait_by(token).unwrap().result.map(drop));
+                outcomes.unit(name("queue"), queue.wait_for(token).unwrap().result.map(drop));
             }
         }
     }
@@ -247,14 +246,14 @@ fn a_read_that_is_refused_shows_no_bytes() {
     let name = "a_read_that_is_refused_shows_no_bytes";
     // Without rings, this route refuses each operation.
     let without_ring = |child: &mut std::process::Command| {
-        child.env("RINGFILE_BACKEND", "workers");
+        child.env("RINGFILE_DISABLE", "io_uring,aio");
     };
     if !in_child_with(name, without_ring) {
         return;
     }
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
-    let file = OpenOptions::new().read(true).route(Route::Ring).open(&path).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Ring).open_blocking(&path).unwrap();
     let failed = block_on(file.read_at(vec![1; 100], 0)).unwrap_err();
     assert_eq!(failed.into_buffer(), [], "on a ringfile thread");
     let failed = futures::executor::block_on(file.read_at(vec![1; 100], 0)).unwrap_err();
@@ -281,7 +280,7 @@ fn appended_data_is_there_once_on_every_route() {
             let path = folder.file("data", b"");
             let mut options = OpenOptions::new();
             options.write(true).custom_flags(libc::O_APPEND).route(route);
-            let file = options.open(&path).unwrap();
+            let file = options.open_blocking(&path).unwrap();
             let mut expected = Vec::new();
             let mut append = |number, len| {
                 expected.extend(piece(number, len));
@@ -340,7 +339,8 @@ fn data_that_was_appended_in_part_is_not_written_again() {
             // Open to the end: closing a file releases the reserved blocks.
             let mut before = std::fs::File::create(&path).unwrap();
             let mut options = OpenOptions::new();
-            let file = options.write(true).custom_flags(libc::O_APPEND).route(route).open(&path).unwrap();
+            let file =
+                options.write(true).custom_flags(libc::O_APPEND).route(route).open_blocking(&path).unwrap();
             let write = file.write_at(bytes[FIRST..].to_vec(), 0);
             // At once, because a file whose timestamps must change accepts nothing.
             before.write_all(&bytes[..FIRST]).unwrap();

@@ -18,7 +18,8 @@ use crate::support::{
     TempPath, comes_true, keep, must_end, needs_ring, open_on_ring, pipe, poll_once, ring_options, sent,
     yields,
 };
-use ringfile::{Completions, File, JoinError, Pool, Runtime, block_on, spawn};
+use ringfile::runtime::{JoinError, TaskRun};
+use ringfile::{File, Pool, Runtime, block_on, spawn};
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
@@ -224,7 +225,7 @@ fn tasks_that_are_not_send_run_where_they_were_made() {
 fn shutdown_waits_for_every_task_and_its_io() {
     must_end("shutdown_waits_for_every_task_and_its_io", || {
         let path = TempPath::on_disk("drains");
-        let file = ring_options().write(true).create(true).truncate(true).open(&path).unwrap();
+        let file = ring_options().write(true).create(true).truncate(true).open_blocking(&path).unwrap();
         let runtime = Runtime::builder().threads(2).build().unwrap();
         for index in 0..64_u64 {
             let file = file.clone();
@@ -290,6 +291,7 @@ fn polls_after_a_drop() -> usize {
         counted.fetch_add(1, Ordering::SeqCst);
     }));
     let drops = std::thread::spawn(move || drop(runtime));
+    // Time in which the other thread must not return; threads are not simulated.
     std::thread::sleep(Duration::from_millis(50));
     ends.send(()).unwrap();
     drops.join().unwrap();
@@ -360,6 +362,7 @@ fn a_thread_whose_queue_was_full_is_woken_by_others() {
             support::all(reads).await.into_iter().map(|read| read.unwrap()[0]).map(u32::from).sum::<u32>()
         });
         starts.recv().unwrap();
+        // Time for the runtime's thread to sleep; threads are not simulated.
         std::thread::sleep(Duration::from_millis(50));
         go.send(());
         assert_eq!(handle.join().unwrap(), (b'1'..=b'8').map(u32::from).sum::<u32>());
@@ -381,7 +384,7 @@ fn a_kernel_thread_submits_if_requested() {
                 let byte = file.read_at(Vec::with_capacity(1), at).await.unwrap();
                 assert_eq!(byte, [at as u8]);
             }
-            let features = ringfile::ring_features().unwrap();
+            let features = ringfile::metrics::ring_features().unwrap();
             // Takes long enough for the kernel's thread to go to sleep.
             goes.await;
             for at in 0..64 {
@@ -390,6 +393,7 @@ fn a_kernel_thread_submits_if_requested() {
             }
             features
         });
+        // Time for the kernel's thread to sleep, which is not simulated.
         std::thread::sleep(Duration::from_millis(50));
         go.send(());
         let features = handle.join().unwrap();
@@ -404,9 +408,9 @@ fn operations_complete_whenever_the_kernel_finishes_them() {
     }
     must_end("operations_complete_whenever_the_kernel_finishes_them", || {
         let content: Vec<u8> = (0..64).collect();
-        for completions in [Completions::Interrupt, Completions::Cooperative, Completions::Deferred] {
+        for task_run in [TaskRun::Interrupt, TaskRun::Cooperative, TaskRun::Deferred] {
             let (_path, file) = file_of("completions", &content);
-            let runtime = Runtime::builder().threads(1).completions(completions).build().unwrap();
+            let runtime = Runtime::builder().threads(1).task_run(task_run).build().unwrap();
             let handle = runtime.spawn(async move {
                 let reads = (0..64).map(|at| {
                     let file = file.clone();
@@ -416,11 +420,11 @@ fn operations_complete_whenever_the_kernel_finishes_them() {
                     let (at, byte) = read.await.unwrap();
                     assert_eq!(byte, [at as u8]);
                 }
-                ringfile::ring_features().unwrap()
+                ringfile::metrics::ring_features().unwrap()
             });
             let features = handle.join().unwrap();
             let deferred = features.iter().any(|name| name == "defer_taskrun");
-            assert!(completions == Completions::Deferred || !deferred, "{completions:?}: {features:?}");
+            assert!(task_run == TaskRun::Deferred || !deferred, "{task_run:?}: {features:?}");
         }
     });
 }
@@ -753,6 +757,7 @@ fn a_started_future_can_be_awaited_in_any_executor() {
             .join()
             .unwrap();
         let writing = std::thread::spawn(move || {
+            // Time for the awaiting thread to sleep; threads are not simulated.
             std::thread::sleep(Duration::from_millis(20));
             writer.write_all(b"pipe").unwrap();
         });
@@ -787,9 +792,9 @@ fn querying_ring_features_leaves_no_ring_behind() {
     std::thread::spawn(|| {
         // A thread may have 16 registered rings, so a ring that stayed registered would show, if rings are registered
         // (Linux 5.18).
-        let first = ringfile::ring_features().unwrap();
+        let first = ringfile::metrics::ring_features().unwrap();
         for _ in 0..40 {
-            assert_eq!(ringfile::ring_features().unwrap(), first);
+            assert_eq!(ringfile::metrics::ring_features().unwrap(), first);
         }
     })
     .join()

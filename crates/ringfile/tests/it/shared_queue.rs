@@ -1,5 +1,7 @@
 //! Queues that several threads use.
 
+use crate::support::handles::Handles as _;
+use crate::support::handles::one_of;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,7 +16,7 @@ use crate::support::{
     Folder, Random, assert_content, assert_passed, content, fork, in_child, is_without_ring, must_end,
     needs_ring, on_events, open_descriptors, patience, pipe, wait_for,
 };
-use ringfile::{Done, File, OpenOptions, Pool, Queue, SharedQueue, Token};
+use ringfile::{Completion, File, OpenOptions, Pool, Queue, SharedQueue, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const PAGE: usize = 4096;
@@ -25,7 +27,8 @@ fn direct() -> (Folder, File) {
     let folder = Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).direct(true).buffered_fallback(true).open(path).unwrap();
+    let file =
+        options.read(true).write(true).direct(true).buffered_fallback(true).open_blocking(path).unwrap();
     (folder, file)
 }
 
@@ -34,7 +37,7 @@ fn add(queue: &SharedQueue, file: &File, pool: &Pool, page: u64) -> Token {
 }
 
 #[track_caller]
-fn assert_page(page: u64, done: &Done) {
+fn assert_page(page: u64, done: &Completion) {
     assert_eq!(*done.result.as_ref().unwrap(), PAGE);
     assert_content(done.buffer.as_ref().unwrap(), page % PAGES * PAGE as u64);
 }
@@ -54,9 +57,9 @@ fn every_result_reaches_one_thread_whichever_has_added_it() {
                 scope.spawn(move || {
                     let mut random = Random::from_seed(thread);
                     let mut added = 0;
-                    let end = |taken: (Token, u64, Done)| {
-                        let (token, page, done) = taken;
-                        assert!(!queue.contains(token));
+                    let end = |done: Completion| {
+                        let page = done.user_data;
+                        assert!(!queue.contains(done.token));
                         assert_page(page, &done);
                         assert!(!std::mem::replace(&mut seen.lock().unwrap()[page as usize], true), "twice");
                         left.fetch_sub(1, Ordering::SeqCst);
@@ -70,23 +73,22 @@ fn every_result_reaches_one_thread_whichever_has_added_it() {
                             queue.submit();
                         }
                         match random.below(3) {
-                            0 => queue.take().into_iter().for_each(&end),
-                            1 => queue
-                                .wait(Some(Duration::from_micros(random.below(200))))
+                            0 => queue.next().into_iter().for_each(&end),
+                            1 => one_of(queue, Some(Duration::from_micros(random.below(200))))
                                 .into_iter()
                                 .for_each(&end),
-                            _ => (0..random.below(12)).filter_map(|_| queue.wait(None)).for_each(&end),
+                            _ => (0..random.below(12)).filter_map(|_| one_of(queue, None)).for_each(&end),
                         }
                     }
-                    while let Some(taken) = queue.wait(None) {
-                        end(taken);
+                    while let Some(done) = one_of(queue, None) {
+                        end(done);
                     }
                 });
             }
         });
         // The last thread may have taken its results while others found none open.
-        while let Some((_, page, done)) = queue.wait(None) {
-            assert_page(page, &done);
+        while let Some(done) = one_of(&queue, None) {
+            assert_page(done.user_data, &done);
             left.fetch_sub(1, Ordering::SeqCst);
         }
         assert_eq!((left.into_inner(), queue.len()), (0, 0));
@@ -108,9 +110,9 @@ fn each_thread_waits_for_its_own_operation_while_others_do() {
                         let pages = [turn * THREADS + thread, turn + thread];
                         let tokens = pages.map(|page| add(queue, file, pool, page));
                         for (token, page) in tokens.into_iter().zip(pages).rev() {
-                            assert_page(page, &queue.wait_by(token).unwrap());
+                            assert_page(page, &queue.wait_for(token).unwrap());
                             assert_eq!(
-                                queue.wait_by(token).unwrap_err().kind(),
+                                queue.wait_for(token).unwrap_err().kind(),
                                 std::io::ErrorKind::InvalidInput
                             );
                         }
@@ -142,7 +144,7 @@ fn a_thread_is_woken_for_what_another_thread_has_collected() {
     must_end("waiting beside a thread that collects", move || {
         for page in 0..5_000 {
             let token = add(&queue, &file, &pool, page);
-            assert_page(page, &queue.wait_by(token).unwrap());
+            assert_page(page, &queue.wait_for(token).unwrap());
         }
     });
     stop.store(true, Ordering::SeqCst);
@@ -151,12 +153,12 @@ fn a_thread_is_woken_for_what_another_thread_has_collected() {
 }
 
 /// Starts a thread that waits for one result after another, and sends each.
-fn collect_on_a_thread(queue: &SharedQueue) -> (JoinHandle<()>, mpsc::Receiver<(u64, Done)>) {
+fn collect_on_a_thread(queue: &SharedQueue) -> (JoinHandle<()>, mpsc::Receiver<Completion>) {
     let (told, tells) = mpsc::channel();
     let queue = queue.clone();
     let thread = std::thread::spawn(move || {
-        while let Some((_, user_data, done)) = queue.wait(None) {
-            told.send((user_data, done)).unwrap();
+        while let Some(done) = one_of(&queue, None) {
+            told.send(done).unwrap();
         }
     });
     (thread, tells)
@@ -169,12 +171,12 @@ fn assert_is_collected(
     file: &File,
     pool: &Pool,
     page: u64,
-    tells: &mpsc::Receiver<(u64, Done)>,
+    tells: &mpsc::Receiver<Completion>,
 ) {
     add(queue, file, pool, page);
     queue.submit();
-    let (user_data, done) = tells.recv_timeout(patience()).unwrap();
-    assert_eq!(user_data, page);
+    let done = tells.recv_timeout(patience()).unwrap();
+    assert_eq!(done.user_data, page);
     assert_page(page, &done);
 }
 
@@ -193,8 +195,8 @@ fn a_thread_that_sleeps_takes_what_others_add_and_ends_of_workers_wake_it() {
     assert!(queue.contains(waits) && !queue.is_done(waits));
     let mut writer = writer;
     std::io::Write::write_all(&mut writer, b"abcd").unwrap();
-    let (user_data, done) = tells.recv_timeout(patience()).unwrap();
-    assert_eq!((user_data, done.result.unwrap()), (7, 4));
+    let done = tells.recv_timeout(patience()).unwrap();
+    assert_eq!((done.user_data, done.result.unwrap()), (7, 4));
     sleeper.join().unwrap();
     assert!(tells.try_recv().is_err());
 }
@@ -204,19 +206,21 @@ fn a_thread_that_sleeps_takes_what_others_add_and_ends_of_workers_wake_it() {
 fn a_thread_that_sleeps_takes_what_others_start_elsewhere() {
     let (folder, direct) = direct();
     let path = folder.file("on-workers", &content(0, PAGES as usize * PAGE));
-    let on_workers = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let on_workers =
+        OpenOptions::new().read(true).route(ringfile::Route::Workers).open_blocking(path).unwrap();
     let pool = Pool::new(1 << 20);
     for (waits_on_worker, file) in [(false, &on_workers), (true, &direct)] {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let mut options = OpenOptions::new();
         let route = if waits_on_worker { ringfile::Route::Workers } else { ring_route() };
         let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-        let reader = options.read(true).route(route).open(path).unwrap();
+        let reader = options.read(true).route(route).open_blocking(path).unwrap();
         let queue = SharedQueue::new();
         queue.add(reader.read_at(vec![0; 4], 0), 7);
         queue.submit();
         let (sleeper, tells) = collect_on_a_thread(&queue);
         for page in 100..110 {
+            // Time for the other thread to sleep; threads are not simulated.
             std::thread::sleep(Duration::from_millis(3));
             assert_is_collected(&queue, file, &pool, page, &tells);
         }
@@ -229,14 +233,14 @@ fn a_thread_that_sleeps_takes_what_others_start_elsewhere() {
 fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
     let (reader, _writer) = pipe();
     let queue = SharedQueue::new();
-    assert!(queue.wait(None).is_none(), "nothing is open");
+    assert!(one_of(&queue, None).is_none(), "nothing is open");
     let token = queue.add(reader.read_at(vec![0; 4], 0), 0);
     let began = Instant::now();
-    assert!(queue.wait(Some(Duration::from_millis(30))).is_none());
+    assert!(one_of(&queue, Some(Duration::from_millis(30))).is_none());
     assert!(began.elapsed() >= Duration::from_millis(30));
     let waiting = {
         let queue = queue.clone();
-        std::thread::spawn(move || queue.wait_by(token))
+        std::thread::spawn(move || queue.wait_for(token))
     };
     wait_for("the thread to wait", || queue.contains(token));
     assert!(queue.cancel(token));
@@ -249,7 +253,7 @@ fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
     queue.submit();
     queue.add(reader.read_at(vec![0; 4], 0), 0);
     queue.cancel_all();
-    let ends = std::iter::from_fn(|| queue.wait(None)).map(|(_, _, done)| done.result.unwrap_err().errno());
+    let ends = std::iter::from_fn(|| one_of(&queue, None)).map(|done| done.result.unwrap_err().errno());
     assert_eq!(ends.collect::<Vec<_>>(), [Some(libc::ECANCELED); 4]);
 }
 
@@ -258,7 +262,7 @@ fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
 fn a_wait_without_a_limit_gives_a_result_while_operations_are_open() {
     let (folder, _) = direct();
     let path = folder.file("on-workers", &content(0, PAGES as usize * PAGE));
-    let file = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let file = OpenOptions::new().read(true).route(ringfile::Route::Workers).open_blocking(path).unwrap();
     let pool = Pool::new(1 << 20);
     let queue = SharedQueue::new();
     for turn in 0..if cfg!(debug_assertions) { 10_000 } else { 50_000 } {
@@ -266,9 +270,8 @@ fn a_wait_without_a_limit_gives_a_result_while_operations_are_open() {
             add(&queue, &file, &pool, page);
         }
         for taken in 0..3 {
-            let (_, page, done) =
-                queue.wait(None).unwrap_or_else(|| panic!("{taken} results in turn {turn}"));
-            assert_page(page, &done);
+            let done = one_of(&queue, None).unwrap_or_else(|| panic!("{taken} results in turn {turn}"));
+            assert_page(done.user_data, &done);
         }
     }
 }
@@ -277,7 +280,7 @@ fn a_wait_without_a_limit_gives_a_result_while_operations_are_open() {
 fn operations_outlive_the_threads_that_submitted_them() {
     let (folder, file) = direct();
     let path = folder.file("buffered", &content(0, PAGES as usize * PAGE));
-    let buffered = OpenOptions::new().read(true).route(ring_route()).open(&path).unwrap();
+    let buffered = OpenOptions::new().read(true).route(ring_route()).open_blocking(&path).unwrap();
     let pool = Pool::new(16 << 20);
     for turn in 0..20 {
         support::cache::drop_cache(&path);
@@ -294,9 +297,9 @@ fn operations_outlive_the_threads_that_submitted_them() {
         });
         let mut left = pages.len();
         must_end("collecting what an ended thread has submitted", move || {
-            while let Some((token, page, done)) = queue.wait(None) {
-                assert_eq!(pages[&token], page);
-                assert_page(page, &done);
+            while let Some(done) = one_of(&queue, None) {
+                assert_eq!(pages[&done.token], done.user_data);
+                assert_page(done.user_data, &done);
                 left -= 1;
             }
             assert_eq!(left, 0, "turn {turn}");
@@ -339,22 +342,21 @@ fn a_loop_and_other_queues_of_the_thread_stay_its_own() {
     own.add(file.read_at(pool.get(PAGE).unwrap(), 0), 1);
     own.submit();
     let token = add(&shared, &file, &pool, 5);
-    assert_page(5, &shared.wait_by(token).unwrap());
-    assert_eq!(own.wait(1, None), 1);
-    assert_eq!(own.take().unwrap().0, 1);
+    assert_page(5, &shared.wait_for(token).unwrap());
+    assert_eq!(own.end().user_data, 1);
     drop(own);
     ringfile::block_on(async {
         let token = add(&shared, &file, &pool, 9);
         let read = file.read_at(pool.get(PAGE).unwrap(), PAGE as u64);
         let refused = loop {
-            match shared.wait_by(token) {
+            match shared.wait_for(token) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
                 taken => break taken,
             }
         };
         assert_page(9, &refused.unwrap());
         assert_content(&read.await.unwrap(), PAGE as u64);
-        assert!(shared.wait(None).is_none());
+        assert!(one_of(&shared, None).is_none());
     });
 }
 
@@ -373,8 +375,8 @@ fn a_descriptor_announces_results_to_any_thread() {
                 let mut sources = [PollFd::from_borrowed_fd(descriptor.as_fd(), PollFlags::IN)];
                 assert_eq!(poll(&mut sources, Some(&timeout)).unwrap(), 1, "nothing was announced");
                 queue.submit();
-                while let Some((_, page, done)) = queue.take() {
-                    assert_page(page, &done);
+                while let Some(done) = queue.next() {
+                    assert_page(done.user_data, &done);
                     taken.fetch_add(1, Ordering::SeqCst);
                 }
             }
@@ -405,7 +407,7 @@ fn user_code_that_a_call_runs_must_not_use_the_queue() {
     let (_folder, file) = direct();
     support::filters::deny(libc::SYS_io_uring_enter, libc::EPERM);
     let token = queue.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0), 0);
-    let _ = queue.wait_by(token).unwrap();
+    let _ = queue.wait_for(token).unwrap();
     let caught = caught.lock().unwrap();
     let is_refused = |panic: &String| panic.contains("shared queue");
     assert!(caught.iter().flatten().flatten().any(is_refused), "{caught:?}");
@@ -420,12 +422,18 @@ fn user_code_in_nested_calls_neither_deadlocks_nor_binds_queues_to_them() {
     }
     let (folder, file) = direct();
     let path = folder.file("on-workers", &content(0, PAGE));
-    let on_workers = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let on_workers =
+        OpenOptions::new().read(true).route(ringfile::Route::Workers).open_blocking(path).unwrap();
     let read = move |queue: &mut Queue| {
         let token = queue.add(on_workers.read_at(vec![0; 16], 0), 0);
-        queue.wait_by(token).map(|done| done.result.unwrap())
+        queue.wait_for(token).map(|done| done.result.unwrap())
     };
     let (outer, inner) = (SharedQueue::new(), SharedQueue::new());
+    // Their rings are made before these are refused.
+    for queue in [&outer, &inner] {
+        let token = queue.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0), 0);
+        queue.wait_for(token).unwrap().result.unwrap();
+    }
     let (caught, depth) = (Arc::new(Mutex::new(Vec::new())), AtomicUsize::new(0));
     let (used, used_inside, catches) = (outer.clone(), file.clone(), Arc::clone(&caught));
     let reads = read.clone();
@@ -433,7 +441,7 @@ fn user_code_in_nested_calls_neither_deadlocks_nor_binds_queues_to_them() {
         match depth.fetch_add(1, Ordering::SeqCst) {
             0 => {
                 let token = inner.add(used_inside.read_at(vec![0; 16], 0), 0);
-                let _ = inner.wait_by(token);
+                let _ = inner.wait_for(token);
                 assert!(OWN.with_borrow_mut(|own| reads(own)).is_err());
             }
             _ => {
@@ -446,7 +454,7 @@ fn user_code_in_nested_calls_neither_deadlocks_nor_binds_queues_to_them() {
     support::filters::deny(libc::SYS_io_uring_enter, libc::EPERM);
     must_end("a queue that is used in its own call, in between that of another", move || {
         let token = outer.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0), 0);
-        let _ = outer.wait_by(token).unwrap();
+        let _ = outer.wait_for(token).unwrap();
         assert_eq!(OWN.with_borrow_mut(|own| read(own)).unwrap(), 16);
     });
     assert!(caught.lock().unwrap().contains(&true), "{caught:?}");
@@ -462,7 +470,8 @@ fn a_read_of_a_pipe_outlives_the_thread_that_submitted_it() {
     let queue = SharedQueue::new();
     let token = queue.add(reader.read_at(vec![0; 4], 0), 1);
     std::thread::scope(|scope| _ = scope.spawn(|| queue.submit()));
-    let waiting = std::thread::spawn(move || queue.wait_by(token).unwrap().result);
+    let waiting = std::thread::spawn(move || queue.wait_for(token).unwrap().result);
+    // Time for the other thread to sleep; threads are not simulated.
     std::thread::sleep(Duration::from_millis(50));
     std::io::Write::write_all(&mut writer, b"abcd").unwrap();
     assert_eq!(waiting.join().unwrap().unwrap(), 4);
@@ -479,7 +488,7 @@ fn f20_many_queues_leave_no_descriptor() {
     let run = || {
         let queue = SharedQueue::new();
         let token = add(&queue, &file, &pool, 3);
-        assert_page(3, &queue.wait_by(token).unwrap());
+        assert_page(3, &queue.wait_for(token).unwrap());
     };
     run();
     let before = open_descriptors();
@@ -502,18 +511,19 @@ fn f22_a_forked_child_does_not_wait_for_the_parents_operations() {
     queue.submit();
     let sleeper = {
         let queue = queue.clone();
-        std::thread::spawn(move || queue.wait_by(waits).unwrap())
+        std::thread::spawn(move || queue.wait_for(waits).unwrap())
     };
+    // Time for the other thread to wait before the fork; processes are not simulated.
     std::thread::sleep(Duration::from_millis(20));
     let inherited = queue.clone();
     assert_passed(fork(move || {
-        assert!(inherited.wait_by(waits).is_err() || inherited.is_empty());
+        assert!(inherited.wait_for(waits).is_err() || inherited.is_empty());
         let new = SharedQueue::new();
         drop(inherited);
         drop(new);
     }));
     let token = add(&queue, &file, &pool, 2);
-    assert_page(2, &queue.wait_by(token).unwrap());
+    assert_page(2, &queue.wait_for(token).unwrap());
     let mut writer = writer;
     std::io::Write::write_all(&mut writer, b"abcd").unwrap();
     assert_eq!(sleeper.join().unwrap().result.unwrap(), 4);

@@ -12,12 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+use ringfile::buf::PoolError;
+use ringfile::fs::{self, AllocateMode};
+use ringfile::metrics::OperationKind;
 use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, replay, sleep};
-use ringfile::{
-    AllocateMode, Appender, Batch, File, OpenOptions, OperationKind, Pool, PoolError, Queue, WhenFull, fs,
-};
+use ringfile::{Appender, Batch, Buffer, File, OpenOptions, Pool, Queue, WhenFull};
 
-use crate::support::again;
+use crate::support::seeds::seeds;
+use crate::support::{Random, again};
 
 fn everything() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -27,7 +29,7 @@ fn everything() -> OpenOptions {
 
 /// Does a bit of everything, and survives each fault.
 async fn program(disk: ringfile::sim::Disk) {
-    let file = fs::open("data", &everything()).await.unwrap();
+    let file = everything().open("data").await.unwrap();
     let tasks: Vec<_> = (0..4_u64)
         .map(|task| {
             let (file, disk) = (file.clone(), disk.clone());
@@ -57,7 +59,7 @@ fn the_same_seed_gives_the_same_run() {
         let cut_within = if seed % 2 == 0 { 2000 } else { 0 };
         let with_faults = Simulation::new(seed).faults(Faults::everything());
         let outcome = with_faults.power_cut_within(cut_within).run(program);
-        (outcome.trace(), outcome.events())
+        (outcome.fingerprint(), outcome.events())
     };
     let all: Vec<_> = (0..50).map(run).collect();
     assert_eq!(all, (0..50).map(run).collect::<Vec<_>>());
@@ -84,7 +86,7 @@ fn files_behave_as_real_ones() {
         let outcome = Simulation::new(seed).faults(Faults::none().short_transfers(0.3).interrupted(0.2)).run(
             |_| async {
                 fs::create_dir("folder").await?;
-                let file = fs::open("folder/x", &everything()).await?;
+                let file = everything().open("folder/x").await?;
                 assert_eq!(fs::remove_dir("folder").await.unwrap_err().errno(), Some(libc::ENOTEMPTY));
                 file.write_at(vec![1; 10_000], 5000).await?;
                 assert_eq!(file.size()?, 15_000);
@@ -99,8 +101,8 @@ fn files_behave_as_real_ones() {
                 let seen = fs::metadata("folder/x").await?;
                 assert_eq!((seen.size, seen.links, seen.file_type), (7000, 1, fs::FileType::File));
                 fs::rename("folder/x", "y").await?;
-                assert_eq!(File::open("folder/x").unwrap_err().errno(), Some(libc::ENOENT));
-                let again = File::open("y")?;
+                assert_eq!(File::open_blocking("folder/x").unwrap_err().errno(), Some(libc::ENOENT));
+                let again = File::open_blocking("y")?;
                 assert_eq!(again.write_at(vec![1], 0).await.unwrap_err().errno(), Some(libc::EBADF));
                 fs::remove_file("y").await?;
                 assert_eq!(fs::metadata_of(&again).await?.links, 0);
@@ -117,7 +119,7 @@ fn files_behave_as_real_ones() {
 fn batches_and_queues_work() {
     for_each_seed(0..50, |seed| {
         Simulation::new(seed).faults(Faults::none().short_transfers(0.3)).run(|_| async {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             let mut batch = Batch::new();
             for block in 0..20_u64 {
                 batch.add(file.write_at(vec![block as u8; 4096], block * 4096));
@@ -132,8 +134,9 @@ fn batches_and_queues_work() {
             let mut left = 20;
             while left > 0 {
                 queue.ready().await;
-                while let Some((block, done)) = queue.take() {
-                    assert_eq!(done.into_buffer().unwrap()[..], [block as u8; 4096]);
+                while let Some(done) = queue.next() {
+                    let block = done.user_data;
+                    assert_eq!(done.take::<Buffer>().unwrap()[..], [block as u8; 4096]);
                     left -= 1;
                 }
             }
@@ -146,7 +149,7 @@ fn direct_files_take_memory_at_any_address() {
     let memory: Vec<Vec<u8>> = (0..100).map(|n| vec![0; 100 + 37 * n]).collect(); // so that addresses differ
     for kept in memory {
         Simulation::new(1).run(|_| async {
-            let file = fs::open("x", everything().direct(true)).await.unwrap();
+            let file = everything().direct(true).open("x").await.unwrap();
             assert_eq!(file.write_at(vec![1; 4096], 0).await.unwrap().len(), 4096);
         });
         drop(kept);
@@ -156,7 +159,7 @@ fn direct_files_take_memory_at_any_address() {
 #[test]
 fn direct_files_refuse_what_is_not_aligned() {
     Simulation::new(1).run(|_| async {
-        let file = fs::open("x", everything().direct(true)).await.unwrap();
+        let file = everything().direct(true).open("x").await.unwrap();
         let pool = ringfile::Pool::new(1 << 20);
         let mut block = pool.get(4096).unwrap();
         block.resize(4096, 7);
@@ -171,7 +174,7 @@ fn records_survive(seed: u64, syncs: bool, strictness: Strictness) -> bool {
     let promised = Rc::new(Cell::new(0));
     let told = Rc::clone(&promised);
     let outcome = Simulation::new(seed).power_cut_within(500).strictness(strictness).run(|_| async move {
-        let file = fs::open("log", &everything()).await.unwrap();
+        let file = everything().open("log").await.unwrap();
         fs::sync_dir("/").await.unwrap();
         for record in 0_u64.. {
             file.write_at(record.to_ne_bytes().repeat(100), record * 800).await.unwrap();
@@ -184,7 +187,7 @@ fn records_survive(seed: u64, syncs: bool, strictness: Strictness) -> bool {
     assert!(outcome.result().is_none());
     let promised = promised.get();
     let found = outcome.disk().run(|_| async move {
-        let Ok(file) = File::open("log") else { return promised == 0 };
+        let Ok(file) = File::open_blocking("log") else { return promised == 0 };
         for record in 0..promised {
             let read = file.read_at(Vec::with_capacity(800), record * 800).await.unwrap();
             if read != record.to_ne_bytes().repeat(100) {
@@ -210,7 +213,7 @@ fn an_acknowledged_append_survives_a_power_cut() {
         let acknowledged = Rc::new(Cell::new(0));
         let told = Rc::clone(&acknowledged);
         let outcome = Simulation::new(seed).power_cut_within(2000).run(|_| async move {
-            let file = fs::open("log", &everything()).await.unwrap();
+            let file = everything().open("log").await.unwrap();
             fs::sync_dir("/").await.unwrap();
             let log = Appender::open(&file, &ringfile::Pool::new(8 << 20), 0).await.unwrap();
             for record in 0_u64.. {
@@ -224,7 +227,7 @@ fn an_acknowledged_append_survives_a_power_cut() {
         assert!(outcome.result().is_none());
         let acknowledged = acknowledged.get();
         outcome.disk().run(|_| async move {
-            let Ok(file) = File::open("log") else {
+            let Ok(file) = File::open_blocking("log") else {
                 assert_eq!(acknowledged, 0);
                 return;
             };
@@ -257,7 +260,7 @@ async fn until_cut() {
 }
 
 async fn content(path: &str) -> Option<Vec<u8>> {
-    let file = File::open(path).ok()?;
+    let file = File::open_blocking(path).ok()?;
     Some(file.read_at(Vec::with_capacity(1 << 16), 0).await.unwrap())
 }
 
@@ -266,7 +269,7 @@ fn the_power_is_cut_when_a_program_ends_before() {
     let sizes = |cut_within| {
         let run = |seed| {
             let outcome = Simulation::new(seed).power_cut_within(cut_within).run(|_| async {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.write_at(vec![1; 512], 0).await.unwrap();
             });
             outcome.result()?;
@@ -285,7 +288,7 @@ fn a_durable_write_makes_no_other_write_durable() {
             let is_done = Rc::new(Cell::new(false));
             let done = Rc::clone(&is_done);
             let outcome = Simulation::new(seed).power_cut_within(100).run(|_| async move {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.write_at(vec![1; 4096], 0).await.unwrap();
                 file.write_durable_at(vec![2; 4096], 8192).await.unwrap();
                 done.set(true);
@@ -306,7 +309,7 @@ fn a_durable_write_under_way_is_kept_in_any_part() {
     let found: std::collections::BTreeSet<_> = (0..4000)
         .map(|seed| {
             let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.write_at(vec![1; 1024], 0).await.unwrap();
                 file.sync_all().await.unwrap();
                 fs::sync_dir(".").await.unwrap();
@@ -326,7 +329,7 @@ fn a_durable_write_under_way_is_kept_in_any_part() {
 fn later_writes_are_kept_without_earlier_ones() {
     let found = (0..200).filter(|seed| {
         let outcome = Simulation::new(*seed).power_cut_within(100).run(|_| async {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             file.write_durable_at(vec![1; 8 * 4096], 0).await.unwrap();
             for page in 0..8 {
                 file.write_at(vec![2; 4096], page * 4096).await.unwrap();
@@ -349,7 +352,7 @@ fn a_file_is_where_it_was_moved_when_both_folders_were_synced() {
         let outcome = simulation.run(|_| async move {
             fs::create_dir("folder").await.unwrap();
             fs::sync_dir(".").await.unwrap();
-            let file = fs::open("new", &everything()).await.unwrap();
+            let file = everything().open("new").await.unwrap();
             file.sync_all().await.unwrap();
             fs::rename("new", "folder/x").await.unwrap();
             fs::sync_dir("folder").await.unwrap();
@@ -369,12 +372,12 @@ fn a_renamed_file_is_not_lost_when_its_old_name_is_used_again() {
         let there = Rc::clone(&is_there);
         let simulation = Simulation::new(seed).strictness(Strictness::Posix).power_cut_within(50);
         let outcome = simulation.run(|_| async move {
-            let file = fs::open("log", &everything()).await.unwrap();
+            let file = everything().open("log").await.unwrap();
             file.write_durable_at(vec![1], 0).await.unwrap();
             fs::sync_dir(".").await.unwrap();
             there.set(true);
             fs::rename("log", "log.old").await.unwrap();
-            fs::open("log", &everything()).await.unwrap();
+            everything().open("log").await.unwrap();
             until_cut().await;
         });
         let found = outcome.disk().run(|_| async { (content("log").await, content("log.old").await) });
@@ -388,11 +391,11 @@ fn each_open_file_reports_a_failed_sync_and_a_later_one_does_not() {
     let ends: Vec<_> = (0..50)
         .filter_map(|seed| {
             let outcome = Simulation::new(seed).faults(Faults::none().sync_errors(0.5)).run(|_| async {
-                let first = fs::open("x", &everything()).await.unwrap();
-                let second = fs::open("x", &everything()).await.unwrap();
+                let first = everything().open("x").await.unwrap();
+                let second = everything().open("x").await.unwrap();
                 first.write_at(vec![1], 0).await.unwrap();
                 first.sync_data().await.err()?;
-                let later = fs::open("x", &everything()).await.unwrap();
+                let later = everything().open("x").await.unwrap();
                 Some((second.sync_data().await.is_err(), later.sync_data().await.is_err()))
             });
             outcome.into_result().unwrap()
@@ -405,7 +408,7 @@ fn each_open_file_reports_a_failed_sync_and_a_later_one_does_not() {
 #[test]
 fn a_durable_write_fails_as_a_sync_does() {
     Simulation::new(1).faults(Faults::none().sync_errors(1.0)).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         let failed = file.write_durable_at(vec![1; 10], 0).await.unwrap_err();
         assert_eq!(failed.errno(), Some(libc::EIO));
         assert_eq!(file.size().unwrap(), 10, "the page cache has it");
@@ -418,7 +421,7 @@ fn any_part_of_a_durable_write_that_has_failed_may_be_found() {
         .map(|seed| {
             let faults = Faults::none().failing(OperationKind::Sync, 3);
             let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.write_at(vec![1; 1024], 0).await.unwrap();
                 file.sync_all().await.unwrap();
                 fs::sync_dir("/").await.unwrap();
@@ -438,13 +441,13 @@ fn what_a_failed_sync_has_lost_of_a_sector_is_written_with_the_rest_of_it() {
     for seed in 0..50 {
         let faults = Faults::none().failing(OperationKind::Sync, 3);
         let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             file.write_at(vec![1; 1000], 0).await.unwrap();
             file.sync_all().await.unwrap();
             fs::sync_dir("/").await.unwrap();
             file.write_at(vec![2; 1000], 0).await.unwrap();
             file.sync_data().await.unwrap_err();
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             file.write_at(vec![3; 100], 600).await.unwrap();
             file.sync_data().await.unwrap();
             disk.cut_power();
@@ -459,14 +462,14 @@ fn what_a_failed_sync_has_lost_of_a_sector_is_written_with_the_rest_of_it() {
 fn a_full_disk_takes_what_fits_and_removed_files_give_room_back() {
     Simulation::new(1).faults(Faults::none().full_after(16 << 10)).run(|_| async {
         for name in ["a", "b", "c"] {
-            let file = fs::open(name, &everything()).await.unwrap();
+            let file = everything().open(name).await.unwrap();
             let failed = file.write_at(vec![1; 20_000], 0).await.unwrap_err();
             assert_eq!((failed.errno(), file.size().unwrap()), (Some(libc::ENOSPC), 16 << 10));
             drop(file);
             if name == "a" {
                 fs::remove_file(name).await.unwrap();
             } else {
-                let empty = fs::open("new", &everything()).await.unwrap();
+                let empty = everything().open("new").await.unwrap();
                 fs::rename("new", name).await.unwrap();
                 assert_eq!(empty.size().unwrap(), 0);
             }
@@ -479,7 +482,7 @@ fn what_a_program_does_when_a_power_cut_drops_it_has_no_effect() {
     struct Late;
     impl Drop for Late {
         fn drop(&mut self) {
-            let _ = File::create("late");
+            let _ = File::create_blocking("late");
         }
     }
     for seed in 0..100 {
@@ -509,11 +512,11 @@ fn each_run_on_a_disk_has_other_chances() {
 
 #[test]
 fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
-    let first = Simulation::new(1).run(|_| async { fs::open("a", &everything()).await.unwrap() });
+    let first = Simulation::new(1).run(|_| async { everything().open("a").await.unwrap() });
     let disk = first.disk();
     let old = first.into_result().unwrap();
     disk.run(|_| async move {
-        let new = fs::open("b", &everything()).await.unwrap();
+        let new = everything().open("b").await.unwrap();
         new.write_at(vec![1; 10], 0).await.unwrap();
         assert_eq!(old.write_at(vec![2; 10], 0).await.unwrap_err().errno(), Some(libc::EBADF));
         drop(old);
@@ -523,11 +526,11 @@ fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
 
 #[test]
 fn nothing_is_copied_to_a_file_that_has_outlived_its_simulation() {
-    let kept = Simulation::new(1).run(|_| async { fs::open("x", &everything()).await.unwrap() });
+    let kept = Simulation::new(1).run(|_| async { everything().open("x").await.unwrap() });
     let kept = kept.into_result().unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("real"), [1; 100]).unwrap();
-    let real = File::open(folder.path().join("real")).unwrap();
+    let real = File::open_blocking(folder.path().join("real")).unwrap();
     let copied = ringfile::block_on(real.copy_range(0, &kept, 0, 100));
     assert_eq!(copied.unwrap_err().errno(), Some(libc::EPERM));
 }
@@ -537,7 +540,7 @@ fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("real");
     std::fs::write(&path, "real").unwrap();
-    let outside = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let outside = OpenOptions::new().read(true).write(true).open_blocking(&path).unwrap();
     Simulation::new(1).run(|_| async {
         let adopted = File::from(std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap());
         for file in [outside, adopted] {
@@ -581,7 +584,7 @@ fn what_destructors_begin_at_the_end_stays_in_the_simulation() {
     struct Creates(std::path::PathBuf);
     impl Drop for Creates {
         fn drop(&mut self) {
-            let _ = File::create(&self.0);
+            let _ = File::create_blocking(&self.0);
         }
     }
     struct Spawns(std::path::PathBuf);
@@ -612,8 +615,8 @@ fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
     let is_lost = |changes: bool| {
         (0..500).any(|seed| {
             let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async move {
-                let log = fs::open("log", &everything()).await.unwrap();
-                fs::open("x", &everything()).await.unwrap();
+                let log = everything().open("log").await.unwrap();
+                everything().open("x").await.unwrap();
                 fs::sync_dir(".").await.unwrap();
                 fs::rename("x", "y").await.unwrap();
                 if changes {
@@ -632,7 +635,7 @@ fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
 #[test]
 fn sizes_and_ranges_that_no_file_can_have_are_refused() {
     Simulation::new(1).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         let errno = |result: ringfile::Result<()>| result.unwrap_err().errno();
         assert_eq!(errno(file.set_len(u64::MAX).await), Some(libc::EINVAL));
         file.set_len(i64::MAX as u64).await.unwrap();
@@ -640,7 +643,7 @@ fn sizes_and_ranges_that_no_file_can_have_are_refused() {
         assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 1 << 63).await), Some(libc::EFBIG));
         assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 0).await), Some(libc::EINVAL));
         assert_eq!(file.size().unwrap(), 1);
-        let read_only = File::open("x").unwrap();
+        let read_only = File::open_blocking("x").unwrap();
         assert_eq!(errno(read_only.allocate(AllocateMode::PunchHole, 0, 1).await), Some(libc::EBADF));
     });
 }
@@ -649,7 +652,7 @@ fn sizes_and_ranges_that_no_file_can_have_are_refused() {
 fn further_flags_of_an_open_apply() {
     for_each_seed(0..100, |seed| {
         let outcome = Simulation::new(seed).power_cuts(true).run(|_| async {
-            let file = fs::open("x", everything().custom_flags(libc::O_DSYNC)).await.unwrap();
+            let file = everything().custom_flags(libc::O_DSYNC).open("x").await.unwrap();
             file.write_at(vec![1; 10], 0).await.unwrap();
         });
         let is_done = outcome.result().is_some();
@@ -657,7 +660,7 @@ fn further_flags_of_an_open_apply() {
         let found = disk.clone().run(|_| content("x")).into_result().unwrap();
         assert!(!is_done || found == Some(vec![1; 10]), "{found:?}");
         disk.run(|_| async {
-            let file = fs::open("x", everything().custom_flags(libc::O_TRUNC)).await.unwrap();
+            let file = everything().custom_flags(libc::O_TRUNC).open("x").await.unwrap();
             assert_eq!(file.size().unwrap(), 0);
         });
     });
@@ -667,9 +670,9 @@ fn further_flags_of_an_open_apply() {
 fn a_cancelled_open_keeps_no_file_open() {
     for_each_seed(0..50, |seed| {
         Simulation::new(seed).faults(Faults::none().full_after(8192)).run(|_| async {
-            let file = fs::open("a", &everything()).await.unwrap();
+            let file = everything().open("a").await.unwrap();
             file.write_at(vec![1; 8192], 0).await.unwrap();
-            let mut opening = Box::pin(fs::open("a", &everything()));
+            let mut opening = Box::pin(everything().open("a"));
             let is_pending =
                 std::future::poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_pending()));
             assert!(is_pending.await);
@@ -677,7 +680,7 @@ fn a_cancelled_open_keeps_no_file_open() {
             sleep(Duration::from_secs(1)).await;
             drop(file);
             fs::remove_file("a").await.unwrap();
-            let file = fs::open("b", &everything()).await.unwrap();
+            let file = everything().open("b").await.unwrap();
             file.write_at(vec![1; 8192], 0).await.expect("the removed file has given its room back");
         });
     });
@@ -713,7 +716,7 @@ fn a_runtime_is_refused_in_a_simulation() {
 async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<i32>)> {
     let path = |name: &str| if name.is_empty() { String::new() } else { format!("{folder}/{name}") };
     fs::create_dir_all(path("d/e")).await.unwrap();
-    fs::open(path("f"), &everything()).await.unwrap();
+    everything().open(path("f")).await.unwrap();
     fs::create_dir(path("l")).await.unwrap();
     for (name, to) in
         [("f", "../f"), ("d", "../d"), ("l", "d"), ("n", "none"), ("loop", "loop"), ("slash", "../f/")]
@@ -721,8 +724,24 @@ async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<
         fs::symlink(to, path(&format!("l/{name}"))).await.unwrap();
     }
     let mut errnos = Vec::new();
-    let plain =
-        ["", "f", "f/", "f/x", "f/x/", "f/x/y", "n/", "n/x", "n/.", "d", "d/", "d/.", "d/..", "d/e/../../f"];
+    let plain = [
+        "",
+        "f",
+        "f/",
+        "f/x",
+        "f/x/",
+        "f/x/y",
+        "n/",
+        "n/x",
+        "n/.",
+        "d",
+        "d/",
+        "d/.",
+        "d/..",
+        "d/e/../../f",
+        "m/.",
+        "m/./o/..",
+    ];
     let links =
         ["l/f", "l/f/", "l/f/x", "l/d", "l/d/", "l/d/.", "l/d/../f", "l/l", "l/l/e/.", "l/n/", "l/n/x"];
     let wrong_links = ["l/loop", "l/loop/", "l/loop/x", "l/slash/x"];
@@ -731,9 +750,9 @@ async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<
         let mut note = |what, done: ringfile::Result<()>| {
             errnos.push((what, name, done.err().and_then(|error| error.errno())));
         };
-        note("read", fs::open(&path, OpenOptions::new().read(true)).await.map(drop));
-        note("create", fs::open(&path, &everything()).await.map(drop));
-        note("create new", fs::open(&path, everything().create_new(true)).await.map(drop));
+        note("read", OpenOptions::new().read(true).open(&path).await.map(drop));
+        note("create", everything().open(&path).await.map(drop));
+        note("create new", everything().create_new(true).open(&path).await.map(drop));
         note("metadata", fs::metadata(&path).await.map(drop));
         note("create a folder", fs::create_dir(&path).await);
         note("create all", fs::create_dir_all(&path).await);
@@ -746,16 +765,21 @@ async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<
         note("metadata of a link", fs::symlink_metadata(&path).await.map(drop));
         note("set the mode", fs::set_permissions(&path, Permissions::from_mode(0o640)).await);
         let mut options = everything();
-        note("follow not", fs::open(&path, options.custom_flags(libc::O_NOFOLLOW)).await.map(drop));
+        note("follow not", options.custom_flags(libc::O_NOFOLLOW).open(&path).await.map(drop));
         options.write(false).create(false);
         let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
-        note("read a folder", fs::open(&path, options.custom_flags(flags)).await.map(drop));
+        note("read a folder", options.custom_flags(flags).open(&path).await.map(drop));
         note("list", fs::read_dir(&path).next().await.transpose().map(drop));
         note("rename away", fs::rename_no_replace(&path, format!("{folder}/f")).await);
         note("exchange", fs::rename_exchange(&path, format!("{folder}/none")).await);
         note("link to", fs::hard_link(format!("{folder}/f"), format!("{path}/")).await);
         note("replace", fs::rename(format!("{folder}/d/e"), &path).await);
         note("replace by a file", fs::rename(format!("{folder}/f"), format!("{path}/")).await);
+        note("rename to nothing", fs::rename(&path, "").await);
+        note("exchange with nothing", fs::rename_exchange(&path, "").await);
+        note("link to nothing", fs::hard_link(&path, "").await);
+        note("link from nothing", fs::hard_link("", &path).await);
+        note("create a link to nothing", fs::symlink("", &path).await);
     }
     let kinds = ["f", "d", "l/f", "l/l", "l/n", "l/loop"].map(|name| fs::symlink_metadata(path(name)));
     for (kind, name) in kinds.into_iter().zip(["f", "d", "l/f", "l/l", "l/n", "l/loop"]) {
@@ -774,9 +798,68 @@ fn wrong_paths_have_the_errors_of_a_real_disk() {
     assert!(differ.is_empty(), "{differ:?}");
 }
 
+/// Draws a path of few names, so that paths meet, or an empty one. It leads out of no folder.
+fn random_path(random: &mut Random, folder: &str) -> String {
+    const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", ".", "", ".."];
+    if random.chance(12) {
+        return String::new();
+    }
+    let (mut path, mut most) = (format!("{folder}/{}", NAMES[random.index(5)]), NAMES.len());
+    for _ in 0..random.below(3) {
+        let name = random.index(most);
+        // Once only.
+        most -= usize::from(NAMES[name] == "..");
+        path = format!("{path}/{}", NAMES[name]);
+    }
+    path
+}
+
+/// Does what a seed says with paths, and returns the errnos.
+async fn random_paths(folder: String, seed: u64) -> Vec<(String, Option<i32>)> {
+    let mut random = Random::from_seed(seed);
+    let mut errnos = Vec::new();
+    for _ in 0..30 {
+        let chosen = random.below(13);
+        let (one, other) = (random_path(&mut random, &folder), random_path(&mut random, &folder));
+        let mut options = everything();
+        let (what, done) = match chosen {
+            0 | 1 => ("create all", fs::create_dir_all(&one).await),
+            2 => ("create a folder", fs::create_dir(&one).await),
+            3 => ("create", options.open(&one).await.map(drop)),
+            4 => ("create new", options.create_new(true).open(&one).await.map(drop)),
+            5 => ("remove", fs::remove_file(&one).await),
+            6 => ("remove a folder", fs::remove_dir(&one).await),
+            7 => ("rename", fs::rename(&one, &other).await),
+            8 => ("rename to a new name", fs::rename_no_replace(&one, &other).await),
+            9 => ("exchange", fs::rename_exchange(&one, &other).await),
+            10 => ("link", fs::hard_link(&one, &other).await),
+            11 => ("create a link", fs::symlink(["a", "b/c", "c", "./d", ""][random.index(5)], &one).await),
+            _ => ("metadata", fs::metadata(&one).await.map(drop)),
+        };
+        let (one, other) = (one.replacen(&folder, "", 1), other.replacen(&folder, "", 1));
+        errnos.push((format!("{what} {one:?} {other:?}"), done.err().and_then(|error| error.errno())));
+    }
+    errnos
+}
+
+#[test]
+fn random_paths_have_the_errors_of_a_real_disk() {
+    let mut differ = Vec::new();
+    for seed in seeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = ringfile::block_on(random_paths(folder.path().to_str().unwrap().to_owned(), seed));
+        let simulated = Simulation::new(1).run(|_| random_paths(String::new(), seed)).into_result().unwrap();
+        let first = real.into_iter().zip(simulated).find(|(real, simulated)| real != simulated);
+        differ.extend(
+            first.map(|((what, real), (_, errno))| format!("seed {seed}: {what}: {real:?}, {errno:?}")),
+        );
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+}
+
 /// Stores a number in a file, again and again; the bug: it does not look whether a sync has failed.
 async fn counter_that_ignores_failed_syncs(acknowledged: Rc<Cell<u64>>) {
-    let file = fs::open("counter", &everything()).await.unwrap();
+    let file = everything().open("counter").await.unwrap();
     file.sync_all().await.unwrap_or(());
     fs::sync_dir("/").await.unwrap_or(());
     for n in 1..100_u64 {
@@ -799,12 +882,13 @@ fn counter_test(seed: u64, error_rate: f64) {
 }
 
 /// Runs this test as another process, where it calls `fails`. Returns what that has printed; `None` if it has not failed.
-fn said_by(test: &str, fails: impl FnOnce()) -> Option<String> {
-    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
+#[track_caller]
+pub fn said_by(test: &str, fails: impl FnOnce()) -> Option<String> {
+    if std::env::var_os("RINGFILE_TEST_SHRINKS").is_some() {
         fails();
         return None;
     }
-    let output = again(test).env("RINGFILE_SHRINKS", "1").output().unwrap();
+    let output = again(test).env("RINGFILE_TEST_SHRINKS", "1").output().unwrap();
     assert!(!output.status.success());
     Some(String::from_utf8(output.stderr).unwrap())
 }
@@ -814,7 +898,7 @@ fn a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end() {
     let said = said_by("a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end", || {
         for_each_seed(0..10, |seed| {
             let simulation = Simulation::new(seed).power_cuts(true);
-            let outcome = simulation.run(|_| async { drop(fs::open("x", &everything()).await) });
+            let outcome = simulation.run(|_| async { drop(everything().open("x").await) });
             let found = outcome.disk().run(|_| content("x")).into_result().unwrap();
             assert!(outcome.result().is_none() || found.is_some());
         });
@@ -830,7 +914,7 @@ fn a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end() {
 #[test]
 fn an_error_of_what_a_simulation_lacks_says_what_to_call() {
     let outcome = Simulation::new(1).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         (file.metadata().unwrap_err().to_string(), fs::metadata_of(&file).await.unwrap().size)
     });
     let (error, size) = outcome.into_result().unwrap();
@@ -844,7 +928,7 @@ fn a_stuck_operation_is_reported_with_its_file() {
         for_each_seed(0..10, |seed| {
             let stuck = Faults::none().stuck(0.5, Duration::from_secs(60));
             Simulation::new(seed).faults(stuck).run(|disk| async move {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 let opened = disk.elapsed();
                 file.write_at(vec![1; 10], 512).await.unwrap();
                 assert!(opened.as_secs() < 60 || disk.elapsed() - opened < Duration::from_secs(60));
@@ -853,7 +937,7 @@ fn a_stuck_operation_is_reported_with_its_file() {
     });
     let Some(said) = said else { return };
     assert!(said.contains(": opening of x takes 60s longer in event"), "{said}");
-    assert!(said.contains(": write of x at byte 512 takes 60s longer in event"), "{said}");
+    assert!(said.contains(": write of 10 bytes at 512 of x takes 60s longer in event"), "{said}");
 }
 
 #[test]
@@ -884,7 +968,7 @@ fn a_program_that_ends_only_by_a_power_cut_is_shrunk() {
         for_each_seed(0..100, |seed| {
             let written = Cell::new(0);
             let outcome = Simulation::new(seed).power_cut_within(300).run(|_| async {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 loop {
                     file.write_at(vec![1], written.get()).await.unwrap();
                     written.set(written.get() + 1);
@@ -938,7 +1022,7 @@ fn a_test_that_runs_seeds_itself_is_shrunk() {
         for_each_seed(0..100, |seed| {
             let outcome = Simulation::new(seed)
                 .faults(Faults::none().sync_errors(0.5))
-                .run(|_| async { fs::open("x", &everything()).await.unwrap().sync_all().await.is_err() });
+                .run(|_| async { everything().open("x").await.unwrap().sync_all().await.is_err() });
             if outcome.into_result().unwrap() {
                 for_each_seed(0..1, |_| panic!("it fails"));
             }
@@ -953,10 +1037,9 @@ fn a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_fau
         said_by("a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_faults", || {
             for_each_seed(0..100, |seed| {
                 let simulated = move || {
-                    let outcome =
-                        Simulation::new(seed).faults(Faults::none().sync_errors(0.5)).run(|_| async {
-                            fs::open("x", &everything()).await.unwrap().sync_all().await.is_ok()
-                        });
+                    let outcome = Simulation::new(seed)
+                        .faults(Faults::none().sync_errors(0.5))
+                        .run(|_| async { everything().open("x").await.unwrap().sync_all().await.is_ok() });
                     outcome.into_result().unwrap()
                 };
                 assert!(std::thread::spawn(simulated).join().unwrap());
@@ -971,7 +1054,7 @@ fn a_call_that_is_to_fail_fails_and_no_other() {
     let errors = Simulation::new(1).faults(faults).run(|_| async {
         let mut errors = Vec::new();
         for _ in 0..4 {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             errors.push(file.write_at(b"x".to_vec(), 0).await.is_err());
             errors.push(file.sync_data().await.is_err());
         }
@@ -986,7 +1069,7 @@ fn a_program_can_cut_the_power_itself() {
     let reached = Rc::new(Cell::new(0));
     let outcome = Simulation::new(1).run(|disk| async {
         let disk = disk;
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         reached.set(1);
         disk.cut_power();
         let _ = file.write_at(b"x".to_vec(), 0).await;
@@ -1001,7 +1084,7 @@ fn symbolic_links_lead_to_files_and_folders() {
         fs::create_dir_all("a/b").await.unwrap();
         fs::symlink("/a/b", "folder").await.unwrap();
         fs::symlink("../../file", "a/b/link").await.unwrap();
-        let created = fs::open("folder/link", &everything()).await.unwrap();
+        let created = everything().open("folder/link").await.unwrap();
         created.write_at(vec![1; 10], 0).await.unwrap();
         assert_eq!(content("file").await, Some(vec![1; 10]));
         assert_eq!(content("folder/../b/link").await, Some(vec![1; 10]));
@@ -1024,12 +1107,48 @@ fn symbolic_links_lead_to_files_and_folders() {
 #[test]
 fn a_chain_of_more_than_forty_links_is_refused() {
     Simulation::new(1).run(|_| async {
-        fs::open("0", &everything()).await.unwrap();
+        everything().open("0").await.unwrap();
         for link in 1..=41 {
             fs::symlink(format!("{}", link - 1), format!("{link}")).await.unwrap();
         }
         fs::metadata("40").await.unwrap();
         assert_eq!(fs::metadata("41").await.unwrap_err().errno(), Some(libc::ELOOP));
+    });
+}
+
+#[test]
+fn names_and_paths_that_are_too_long_for_the_kernel_are_refused() {
+    Simulation::new(1).run(|_| async {
+        let errno = |result: ringfile::Result<()>| result.unwrap_err().errno();
+        let (longest, long) = ("n".repeat(255), "n".repeat(256));
+        everything().open(&longest).await.unwrap();
+        let refused = [
+            everything().open(&long).await.map(drop),
+            fs::metadata(&long).await.map(drop),
+            fs::create_dir(&long).await,
+            fs::create_dir_all(format!("{long}/a")).await,
+            fs::remove_file(&long).await,
+            fs::symlink("a", &long).await,
+            fs::hard_link(&longest, &long).await,
+            fs::rename(&longest, &long).await,
+            fs::rename(&long, &longest).await,
+            fs::metadata(format!("{long}/..")).await.map(drop),
+        ];
+        for (call, result) in refused.into_iter().enumerate() {
+            assert_eq!(errno(result), Some(libc::ENAMETOOLONG), "call {call}");
+        }
+        // What comes before the name decides first.
+        assert_eq!(errno(fs::create_dir(format!("{longest}/{long}")).await), Some(libc::ENOTDIR));
+        assert_eq!(errno(fs::create_dir(format!("missing/{long}")).await), Some(libc::ENOENT));
+        // The kernel's limit of 4096 includes the zero at the end.
+        let path = |len: usize| format!("{}{longest}", "/".repeat(len - 255));
+        fs::metadata(path(4095)).await.unwrap();
+        assert_eq!(errno(fs::metadata(path(4096)).await.map(drop)), Some(libc::ENAMETOOLONG));
+        fs::symlink(path(4095), "link").await.unwrap();
+        fs::metadata("link").await.unwrap();
+        assert_eq!(errno(fs::symlink(path(4096), "other").await), Some(libc::ENAMETOOLONG));
+        fs::symlink(&long, "to_long").await.unwrap();
+        assert_eq!(errno(fs::metadata("to_long").await.map(drop)), Some(libc::ENAMETOOLONG));
     });
 }
 
@@ -1069,15 +1188,15 @@ async fn permissions(path: &str) -> Option<u32> {
 #[test]
 fn permissions_are_kept_and_enforced_for_nobody() {
     Simulation::new(1).run(|_| async {
-        let file = fs::open("a", &everything()).await.unwrap();
-        OpenOptions::new().write(true).create(true).mode(0o4600).open("b").unwrap();
+        let file = everything().open("a").await.unwrap();
+        OpenOptions::new().write(true).create(true).mode(0o4600).open_blocking("b").unwrap();
         fs::create_dir("c").await.unwrap();
         let modes = [permissions("a").await, permissions("b").await, permissions("c").await];
         assert_eq!(modes, [Some(0o666), Some(0o4600), Some(0o777)]);
         fs::symlink("a", "link").await.unwrap();
         fs::set_permissions("link", Permissions::from_mode(0o100_000)).await.unwrap();
         assert_eq!(fs::metadata_of(&file).await.unwrap().mode, libc::S_IFREG);
-        fs::open("a", &everything()).await.expect("the simulated user is root");
+        everything().open("a").await.expect("the simulated user is root");
     });
 }
 
@@ -1089,7 +1208,7 @@ fn permissions_are_durable_after_a_sync_of_the_file() {
             let done = is_done.clone();
             let simulation = Simulation::new(seed).strictness(strictness).power_cut_within(50);
             let outcome = simulation.run(|_| async move {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.sync_all().await.unwrap();
                 fs::sync_dir(".").await.unwrap();
                 fs::set_permissions("x", Permissions::from_mode(0o600)).await.unwrap();
@@ -1118,8 +1237,7 @@ fn copies_are_as_on_a_real_disk() {
     for_each_seed(0..50, |seed| {
         let faults = Faults::none().short_transfers(0.3).interrupted(0.2);
         Simulation::new(seed).faults(faults).run(|disk| async move {
-            let (from, to) =
-                (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+            let (from, to) = (everything().open("a").await.unwrap(), everything().open("b").await.unwrap());
             let pattern: Vec<u8> = (0..100_000).map(|_| disk.random_below(256) as u8).collect();
             from.write_at(pattern.clone(), 0).await.unwrap();
             assert_eq!(from.copy_range(777, &to, 5000, 200_000).await.unwrap(), 100_000 - 777);
@@ -1137,9 +1255,9 @@ fn copies_are_as_on_a_real_disk() {
             batch.add(from.copy_range(0, &to, 0, 1000));
             assert_eq!(batch.await.remove(0).result.unwrap(), 1000);
             let wrong = [
-                (File::open("a").unwrap(), File::open("b").unwrap()),
-                (OpenOptions::new().write(true).open("a").unwrap(), to.clone()),
-                (from.clone(), everything().custom_flags(libc::O_APPEND).open("b").unwrap()),
+                (File::open_blocking("a").unwrap(), File::open_blocking("b").unwrap()),
+                (OpenOptions::new().write(true).open_blocking("a").unwrap(), to.clone()),
+                (from.clone(), everything().custom_flags(libc::O_APPEND).open_blocking("b").unwrap()),
             ];
             for (from, to) in wrong {
                 assert_eq!(from.copy_range(0, &to, 0, 10).await.unwrap_err().errno(), Some(libc::EBADF));
@@ -1151,8 +1269,7 @@ fn copies_are_as_on_a_real_disk() {
 #[test]
 fn holes_stay_holes_in_a_copy() {
     Simulation::new(1).run(|_| async {
-        let (from, to) =
-            (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+        let (from, to) = (everything().open("a").await.unwrap(), everything().open("b").await.unwrap());
         from.write_at(vec![1; 4096], 1 << 40).await.unwrap();
         from.set_len(1 << 41).await.unwrap();
         to.write_at(vec![2; 8192], 0).await.unwrap();
@@ -1168,15 +1285,14 @@ fn holes_stay_holes_in_a_copy() {
 #[test]
 fn a_copy_can_fail_as_a_write_does_and_fills_a_full_disk() {
     Simulation::new(1).faults(Faults::none().full_after(12 << 10)).run(|_| async {
-        let (from, to) =
-            (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+        let (from, to) = (everything().open("a").await.unwrap(), everything().open("b").await.unwrap());
         from.write_at(vec![1; 8192], 0).await.unwrap();
         let failed = from.copy_range(0, &to, 0, 8192).await.unwrap_err();
         assert_eq!((failed.errno(), failed.done(), to.size().unwrap()), (Some(libc::ENOSPC), 4096, 4096));
     });
     let errors = (0..50).filter(|seed| {
         let outcome = Simulation::new(*seed).faults(Faults::none().write_errors(0.3)).run(|_| async {
-            let (from, to) = (fs::open("a", &everything()).await.unwrap(), File::create("b").unwrap());
+            let (from, to) = (everything().open("a").await.unwrap(), File::create_blocking("b").unwrap());
             from.set_len(10_000).await.unwrap();
             let copied = from.copy_range(0, &to, 0, 10_000).await;
             copied.map_err(|error| error.errno())
@@ -1196,8 +1312,8 @@ fn a_copy_is_volatile_until_the_other_file_is_synced() {
             let synced = Rc::new(Cell::new(false));
             let told = synced.clone();
             let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async move {
-                let from = fs::open("a", &everything()).await.unwrap();
-                let to = fs::open("b", &everything()).await.unwrap();
+                let from = everything().open("a").await.unwrap();
+                let to = everything().open("b").await.unwrap();
                 from.write_durable_at(vec![1; 4096], 0).await.unwrap();
                 from.copy_range(0, &to, 0, 4096).await.unwrap();
                 sleep(Duration::from_millis(4)).await;
@@ -1216,14 +1332,14 @@ fn a_copy_is_volatile_until_the_other_file_is_synced() {
 #[test]
 fn preallocated_room_is_taken_at_once_and_is_there_later() {
     Simulation::new(1).faults(Faults::none().full_after(16 << 10)).run(|_| async {
-        let file = fs::open("a", &everything()).await.unwrap();
+        let file = everything().open("a").await.unwrap();
         let allocated = || async { fs::metadata("a").await.unwrap().allocated };
         file.allocate(AllocateMode::KeepSize, 0, 8192).await.unwrap();
         assert_eq!((file.size().unwrap(), allocated().await), (0, 8192));
         file.allocate(AllocateMode::Extend, 4096, 8192).await.unwrap();
         assert_eq!((file.size().unwrap(), allocated().await), (12_288, 12_288));
         assert_eq!(file.read_at(Vec::with_capacity(20_000), 0).await.unwrap(), [0; 12_288]);
-        let other = fs::open("b", &everything()).await.unwrap();
+        let other = everything().open("b").await.unwrap();
         let full = other.write_at(vec![1; 8192], 0).await.unwrap_err();
         assert_eq!((full.errno(), other.size().unwrap()), (Some(libc::ENOSPC), 4096));
         let full = file.allocate(AllocateMode::Extend, 0, 16_384).await.unwrap_err();
@@ -1241,7 +1357,7 @@ fn preallocated_room_is_taken_at_once_and_is_there_later() {
         file.allocate(AllocateMode::KeepSize, 0, 1 << 45).await.unwrap_err();
     });
     Simulation::new(1).run(|_| async {
-        let file = fs::open("a", &everything()).await.unwrap();
+        let file = everything().open("a").await.unwrap();
         file.allocate(AllocateMode::Extend, 0, 1 << 45).await.unwrap();
         assert_eq!(fs::metadata("a").await.unwrap().allocated, 1 << 45);
     });
@@ -1251,7 +1367,7 @@ fn preallocated_room_is_taken_at_once_and_is_there_later() {
 fn a_file_whose_last_handle_is_dropped_on_another_thread_is_closed() {
     Simulation::new(1).faults(Faults::none().full_after(8192)).run(|_| async {
         for name in ["a", "b", "c"] {
-            let file = fs::open(name, &everything()).await.unwrap();
+            let file = everything().open(name).await.unwrap();
             file.write_at(vec![1; 8192], 0).await.expect("the file before has given its room back");
             fs::remove_file(name).await.unwrap();
             std::thread::spawn(move || drop(file)).join().unwrap();
@@ -1266,14 +1382,14 @@ fn bad_sectors_fail_until_they_are_written_again() {
 
 fn bad_sectors_of(seed: u64) {
     let written = Simulation::new(seed).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         file.write_at(vec![1; 4096], 0).await.unwrap();
         file.sync_all().await.unwrap();
     });
     let faults =
         Faults::none().bad_sectors("x", 1000..1030).bad_sectors("none", 0..1).bad_sectors("x", 3600..9000);
     let broken = written.disk().faults(faults).power_cut_within(100).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         let read = |offset| file.read_at(Vec::with_capacity(4096), offset);
         for (offset, done) in [(0, 512), (600, 0), (1023, 0), (1030, 0), (1536, 3584 - 1536)] {
             let failed = read(offset).await.unwrap_err();
@@ -1283,7 +1399,7 @@ fn bad_sectors_of(seed: u64) {
         assert_eq!((failed.errno(), failed.done()), (Some(libc::EIO), 112));
         let failed = file.write_at(vec![2; 100], 1100).await.unwrap_err();
         assert_eq!((failed.errno(), failed.done()), (Some(libc::EIO), 0));
-        let to = fs::open("y", &everything()).await.unwrap();
+        let to = everything().open("y").await.unwrap();
         assert_eq!(file.copy_range(0, &to, 0, 4096).await.unwrap_err().done(), 512);
         file.write_at(vec![2; 1024], 512).await.unwrap();
         assert_eq!(read(0).await.unwrap_err().done(), 3584);
@@ -1293,7 +1409,7 @@ fn bad_sectors_of(seed: u64) {
     });
     let is_written = broken.result().is_some();
     broken.disk().run(|_| async move {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         let read = file.read_at(Vec::with_capacity(4096), 512).await;
         assert!(
             is_written == read.is_ok() || read.unwrap().starts_with(&[2; 1024]),
@@ -1306,11 +1422,11 @@ fn bad_sectors_of(seed: u64) {
 fn what_was_written_before_a_sector_broke_does_not_mend_it() {
     for cuts in [false, true] {
         let written = Simulation::new(1).run(|_| async {
-            fs::open("x", &everything()).await.unwrap().write_at(vec![1; 1024], 0).await.unwrap();
+            everything().open("x").await.unwrap().write_at(vec![1; 1024], 0).await.unwrap();
         });
         let simulation = written.disk().faults(Faults::none().bad_sectors("x", 0..1));
         let outcome = simulation.run(|disk| async move {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             file.sync_all().await.unwrap();
             fs::sync_dir("/").await.unwrap();
             if cuts {
@@ -1319,8 +1435,8 @@ fn what_was_written_before_a_sector_broke_does_not_mend_it() {
             }
         });
         let simulation = outcome.disk();
-        let read =
-            simulation.run(|_| async { File::open("x").unwrap().read_at(vec![0; 512], 0).await.is_err() });
+        let read = simulation
+            .run(|_| async { File::open_blocking("x").unwrap().read_at(vec![0; 512], 0).await.is_err() });
         assert!(read.into_result().unwrap(), "{cuts}");
     }
 }
@@ -1331,12 +1447,12 @@ fn a_lying_drive_loses_writes_or_puts_them_elsewhere() {
         let run = |seed| {
             let outcome = Simulation::new(seed).run(|_| async {
                 for (name, byte) in [("a", 1), ("b", 2)] {
-                    let file = fs::open(name, &everything()).await.unwrap();
+                    let file = everything().open(name).await.unwrap();
                     file.write_durable_at(vec![byte; 8192], 0).await.unwrap();
                 }
             });
             let outcome = outcome.disk().faults(faults.clone()).power_cut_within(1000).run(|_| async {
-                let file = fs::open("a", &everything()).await.unwrap();
+                let file = everything().open("a").await.unwrap();
                 file.write_durable_at(vec![3; 8192], 4096).await.unwrap();
             });
             outcome.result()?;
@@ -1360,7 +1476,7 @@ fn the_kernel_may_lack_memory_and_may_ask_to_try_again() {
         .map(|seed| {
             let faults = Faults::none().memory_errors(0.2).interrupted(0.3);
             let outcome = Simulation::new(seed).faults(faults).run(|_| async {
-                let file = fs::open("x", &everything()).await.unwrap();
+                let file = everything().open("x").await.unwrap();
                 file.write_at(vec![1; 10], 0).await.map_err(|error| (error.errno(), error.done())).err()
             });
             outcome.into_result().unwrap()
@@ -1369,7 +1485,7 @@ fn the_kernel_may_lack_memory_and_may_ask_to_try_again() {
     assert_eq!(Vec::from_iter(errnos), [None, Some((Some(libc::ENOMEM), 0))]);
     let gives_up = (0..30).map(|seed| {
         let outcome = Simulation::new(seed).faults(Faults::none().interrupted(1.0)).run(|_| async {
-            let file = fs::open("x", &everything()).await.unwrap();
+            let file = everything().open("x").await.unwrap();
             file.write_at(vec![1; 10], 0).await.unwrap_err().errno()
         });
         outcome.into_result().unwrap()
@@ -1441,7 +1557,7 @@ fn a_panic_of_a_task_without_a_handle_fails_the_run() {
 fn an_operation_that_is_stuck_for_ever_and_no_bad_sector_are_no_panic() {
     let faults = Faults::none().stuck(1.0, Duration::MAX).bad_sectors("x", 5..5);
     Simulation::new(1).faults(faults).run(|_| async {
-        let file = fs::open("x", &everything()).await.unwrap();
+        let file = everything().open("x").await.unwrap();
         file.write_at(vec![1; 1024], 0).await.unwrap();
         sleep(Duration::MAX).await;
         assert_eq!(file.read_at(Vec::with_capacity(1024), 0).await.unwrap(), [1; 1024]);

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::support::seeds::seeds;
+use ringfile::fs::{self, AllocateMode};
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
-use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, fs};
+use ringfile::{Batch, Buffer, File, OpenOptions, Pool, Queue};
 
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 64;
@@ -76,7 +77,7 @@ impl Names {
             self.model.borrow()[Self::first()..].iter().map(|versions| versions.0.len()).collect();
         fs::sync_dir("again").await.unwrap();
         for file in 0..MODES {
-            File::open(format!("names/file{file}")).unwrap().sync_all().await.unwrap();
+            File::open_blocking(format!("names/file{file}")).unwrap().sync_all().await.unwrap();
         }
         for (versions, count) in self.model.borrow_mut()[Self::first()..].iter_mut().zip(counts) {
             versions.synced(count);
@@ -105,7 +106,7 @@ impl Names {
         }
         for file in 0..MODES {
             let mut options = options(false);
-            let file = fs::open(format!("again/file{file}"), options.mode(0)).await.unwrap();
+            let file = options.mode(0).open(format!("again/file{file}")).await.unwrap();
             file.sync_all().await.unwrap();
         }
         fs::sync_dir("names").await.unwrap();
@@ -164,7 +165,7 @@ async fn task(disk: Disk, file: File, pool: Pool, number: u64, model: Model) {
                 let mut queue = Queue::new();
                 queue.add(file.read_at(buffer, at(first)), 7);
                 while queue.ready().await == 0 {}
-                assert_eq!(queue.take().unwrap().1.into_buffer().unwrap()[..], expected());
+                assert_eq!(queue.next().unwrap().take::<Buffer>().unwrap()[..], expected());
             }
             3 => {
                 let counts: Vec<usize> =
@@ -227,7 +228,7 @@ async fn task(disk: Disk, file: File, pool: Pool, number: u64, model: Model) {
 }
 
 async fn program(disk: Disk, is_direct: bool, model: Model) {
-    let file = fs::open("blocks", &options(is_direct)).await.unwrap();
+    let file = options(is_direct).open("blocks").await.unwrap();
     file.set_len(TASKS * BLOCKS * BLOCK).await.unwrap();
     file.sync_all().await.unwrap();
     Names::create().await;
@@ -245,7 +246,7 @@ async fn program(disk: Disk, is_direct: bool, model: Model) {
 }
 
 async fn check(model: Vec<Versions>) {
-    let Ok(file) = File::open("blocks") else { return assert!(model.is_empty()) };
+    let Ok(file) = File::open_blocking("blocks") else { return assert!(model.is_empty()) };
     let found = file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap();
     if model.is_empty() {
         return;

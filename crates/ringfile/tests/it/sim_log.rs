@@ -148,7 +148,7 @@ async fn use_log(disk: &Disk, log: &Appender, model: &Shared) -> Result<()> {
 
 async fn program(kind: Kind, has_errors: bool, disk: Disk, model: Shared) {
     let recycles = matches!(kind, Kind::Recycled | Kind::DirectRecycled);
-    let file = fs::open("log", &options(kind)).await.unwrap();
+    let file = options(kind).open("log").await.unwrap();
     let prepare = async {
         if recycles {
             let old: Vec<u8> = (0..200).flat_map(|number| record(number, USE - 1)).collect();
@@ -188,7 +188,7 @@ async fn program(kind: Kind, has_errors: bool, disk: Disk, model: Shared) {
 }
 
 async fn check(kind: Kind, model: Model) {
-    let Ok(file) = File::open("log") else {
+    let Ok(file) = File::open_blocking("log") else {
         return assert_eq!(model.durable, 0);
     };
     let bytes = file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::seeds::seeds;
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
-use ringfile::{Batch, BufResult, Buffer, Error, File, OpenOptions, Operation, Pool, Queue, fs};
+use ringfile::{Batch, BufResult, Buffer, Error, File, Op, OpenOptions, Output, Pool, Queue, fs};
 
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 64;
@@ -76,7 +76,7 @@ fn options(weather: Weather) -> OpenOptions {
 /// Carries out a read or a write: alone, in a batch or in a queue.
 async fn run(
     disk: &Disk,
-    operation: impl Operation<Output = BufResult<Buffer>>,
+    operation: Op<'_, impl Output<Result = BufResult<Buffer>>>,
 ) -> Result<Buffer, Option<i32>> {
     let done = match disk.random_below(3) {
         0 => return operation.await.map_err(|error| error.errno()),
@@ -89,10 +89,10 @@ async fn run(
             let mut queue = Queue::new();
             queue.add(operation, 7);
             while queue.ready().await == 0 {}
-            queue.take().unwrap().1
+            queue.next().unwrap()
         }
     };
-    done.into_buffer().map_err(|error| error.errno())
+    done.take::<Buffer>().map_err(|done| done.result.unwrap_err().errno())
 }
 
 async fn task(disk: Disk, file: File, weather: Weather, number: u64, before: u64, model: Rc<Model>) {
@@ -194,7 +194,7 @@ fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u
 }
 
 async fn session(disk: Disk, weather: Weather, before: u64, model: Rc<Model>) {
-    let file = fs::open("blocks", &options(weather)).await.unwrap();
+    let file = options(weather).open("blocks").await.unwrap();
     file.set_len(TASKS * BLOCKS * BLOCK).await.unwrap();
     if file.sync_all().await.is_err() || fs::sync_dir("/").await.is_err() {
         return;
@@ -219,7 +219,7 @@ fn is_torn(word: u64, versions: RangeInclusive<u64>) -> bool {
 
 /// Checks what a cut has left, and returns what the next session begins with.
 async fn check(blocks: Vec<Versions>) -> Vec<Versions> {
-    let Ok(file) = File::open("blocks") else {
+    let Ok(file) = File::open_blocking("blocks") else {
         assert!(blocks.is_empty());
         return blocks;
     };

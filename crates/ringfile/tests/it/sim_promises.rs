@@ -64,7 +64,7 @@ async fn write(way: Way, keeps: bool, disk: Disk, told: Promises) {
 
 async fn slots(way: Way, keeps: bool, disk: Disk, told: Promises) {
     let pool = Pool::new(1 << 20);
-    let file = fs::open("slots", &options(way)).await.unwrap();
+    let file = options(way).open("slots").await.unwrap();
     if way != SyncAll {
         file.set_len(SLOTS * SLOT as u64).await.unwrap();
     }
@@ -122,7 +122,7 @@ async fn slots(way: Way, keeps: bool, disk: Disk, told: Promises) {
 
 async fn names(keeps: bool, told: Promises) {
     for number in 0_u64.. {
-        let file = fs::open("new", &options(SyncDir)).await.unwrap();
+        let file = options(SyncDir).open("new").await.unwrap();
         file.write_at(number.to_ne_bytes().repeat(200), 0).await.unwrap();
         file.sync_all().await.unwrap();
         fs::rename("new", format!("name-{number}")).await.unwrap();
@@ -142,7 +142,7 @@ async fn names(keeps: bool, told: Promises) {
 }
 
 async fn log(way: Way, keeps: bool, told: Promises) {
-    let file = fs::open("log", &options(way)).await.unwrap();
+    let file = options(way).open("log").await.unwrap();
     fs::sync_dir("/").await.unwrap();
     let mut opening = Appender::open(&file, &Pool::new(4 << 20), 0).block(8192);
     if way == LogWithInterval {
@@ -177,7 +177,7 @@ async fn is_kept(way: Way, promises: BTreeMap<u64, u64>) -> bool {
     match way {
         SyncDir => {
             for (number, exists) in promises {
-                let found = match File::open(format!("name-{number}")) {
+                let found = match File::open_blocking(format!("name-{number}")) {
                     Ok(file) => file.read_at(Vec::with_capacity(4000), 0).await.unwrap(),
                     Err(_) => Vec::new(),
                 };
@@ -190,13 +190,13 @@ async fn is_kept(way: Way, promises: BTreeMap<u64, u64>) -> bool {
         }
         Log | DirectLog | LogWithInterval => {
             let length = promises.get(&0).copied().unwrap_or(0) as usize;
-            let Ok(file) = File::open("log") else { return length == 0 };
+            let Ok(file) = File::open_blocking("log") else { return length == 0 };
             let found = file.read_at(Vec::with_capacity(4 << 20), 0).await.unwrap();
             let wanted: Vec<u8> = (0..).flat_map(record).take(length).collect();
             found.starts_with(&wanted)
         }
         Dsync | Fsync | SyncData | Batch | SyncAll | Atomic => {
-            let Ok(file) = File::open("slots") else { return promises.is_empty() };
+            let Ok(file) = File::open_blocking("slots") else { return promises.is_empty() };
             for slot in 0..SLOTS.max(promises.keys().max().map_or(0, |last| last + 1)) {
                 let found = file.read_at(Vec::with_capacity(SLOT), slot * SLOT as u64).await.unwrap();
                 let words: Vec<u64> =
@@ -214,7 +214,7 @@ async fn is_kept(way: Way, promises: BTreeMap<u64, u64>) -> bool {
     }
 }
 
-/// Runs a way until the power is cut. Returns whether its promises were kept, how many there were, and the trace.
+/// Runs a way until the power is cut. Returns whether its promises were kept, how many there were, and the fingerprint.
 fn try_way(way: Way, keeps: bool, seed: u64, strictness: Strictness) -> (bool, usize, u64) {
     let promises = Promises::default();
     let told = Rc::clone(&promises);
@@ -226,7 +226,7 @@ fn try_way(way: Way, keeps: bool, seed: u64, strictness: Strictness) -> (bool, u
     let promises = promises.take();
     let count = promises.len();
     let is_kept = outcome.disk().run(|_| is_kept(way, promises)).into_result().unwrap();
-    (is_kept, count, outcome.trace())
+    (is_kept, count, outcome.fingerprint())
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::seeds::seeds;
 use ringfile::sim::{Disk, Faults, Simulation, for_each_seed, sleep};
-use ringfile::{Batch, Done, Durability, File, OpenOptions, Pool, Queue, Token, fs};
+use ringfile::{Batch, Completion, Durability, File, OpenOptions, Pool, Queue, Token};
 
 const BLOCK: u64 = 512;
 /// The file that is read.
@@ -76,7 +76,7 @@ impl Asked {
     }
 
     /// Checks a result, and notes what a write has filled.
-    fn note(self, done: Done, filled: &mut Filled) {
+    fn note(self, done: Completion, filled: &mut Filled) {
         let len = self.check(done);
         if matches!(self.kind, Kind::Write | Kind::WriteDurable) {
             filled.insert(self.offset, len);
@@ -85,8 +85,8 @@ impl Asked {
 
     /// Fails if the result is none of what may have happened. Returns how much of its place a write has filled; `None` if that
     /// is not known.
-    fn check(self, done: Done) -> Option<usize> {
-        let Done { result, buffer, .. } = done;
+    fn check(self, done: Completion) -> Option<usize> {
+        let Completion { result, buffer, .. } = done;
         let read = |len: usize| {
             let buffer = buffer.as_ref().unwrap();
             assert_eq!(buffer.len(), len, "{self:?}: the length of the buffer");
@@ -135,8 +135,8 @@ struct Place {
 
 impl Place {
     async fn new(is_direct: bool) -> Self {
-        let read = fs::open("read", &options(is_direct)).await.unwrap();
-        let written = fs::open("written", &options(is_direct)).await.unwrap();
+        let read = options(is_direct).open("read").await.unwrap();
+        let written = options(is_direct).open("written").await.unwrap();
         Self { read, written, pool: Pool::new(8 << 20) }
     }
 
@@ -158,25 +158,25 @@ impl Place {
 }
 
 trait Add<R> {
-    fn add(self, operation: impl ringfile::Operation) -> R;
+    fn add(self, op: ringfile::Op<'_, impl ringfile::Output>) -> R;
 }
 
 impl Add<usize> for &mut Batch {
-    fn add(self, operation: impl ringfile::Operation) -> usize {
-        Batch::add(self, operation)
+    fn add(self, op: ringfile::Op<'_, impl ringfile::Output>) -> usize {
+        Batch::add(self, op)
     }
 }
 
 impl Add<Token> for (&mut Queue, u64) {
-    fn add(self, operation: impl ringfile::Operation) -> Token {
-        self.0.add(operation, self.1)
+    fn add(self, op: ringfile::Op<'_, impl ringfile::Output>) -> Token {
+        self.0.add(op, self.1)
     }
 }
 
 /// How much of a write's place is filled; `None` if nobody knows.
 type Filled = BTreeMap<u64, Option<usize>>;
 
-fn was_cancelled(done: &Done) -> bool {
+fn was_cancelled(done: &Completion) -> bool {
     done.result.as_ref().is_err_and(|error| error.errno() == Some(libc::ECANCELED))
 }
 
@@ -184,7 +184,7 @@ fn was_cancelled(done: &Done) -> bool {
 async fn batch(disk: &Disk, place: &Place, numbers: &mut RangeFrom<u64>, filled: &mut Filled) {
     let (stops, merges) = (disk.random_below(2) == 0, disk.random_below(2) == 0);
     let most = 1 + disk.random_below(4) as usize;
-    let mut batch = Batch::new().stop_on_error(stops).in_flight(most);
+    let mut batch = Batch::new().stop_on_error(stops).depth(most);
     if merges {
         batch = batch.merge_reads(disk.random_below(4 * BLOCK) as usize);
     }
@@ -267,22 +267,24 @@ async fn queue(disk: &Disk, place: &Place, numbers: &mut RangeFrom<u64>, filled:
                 None
             }
             (6, Some(chosen)) => {
-                let done = queue.take_by(all[chosen].token);
-                assert!(done.is_some() || all[chosen].ended.is_none());
-                done.map(|done| (chosen, done))
+                let token = all[chosen].token;
+                let is_done = queue.is_done(token);
+                assert!(is_done || all[chosen].ended.is_none());
+                is_done.then(|| (chosen, queue.wait_for(token).unwrap()))
             }
             (_, Some(_)) => {
                 assert!(queue.ready().await > 0);
-                let (token, number, done) = queue.take_with_token().unwrap();
-                let at = all.iter().position(|open| open.token == token).expect("it was not taken before");
-                assert_eq!(number, all[at].number);
+                let done = queue.next().unwrap();
+                let at =
+                    all.iter().position(|open| open.token == done.token).expect("it was not taken before");
+                assert_eq!(done.user_data, all[at].number);
                 assert!(first.is_none() || all[at].ended == first, "{:?} was not the first", all[at].asked);
                 Some((at, done))
             }
         };
         if let Some((at, done)) = taken {
             let Open { token, asked, is_cancelled, .. } = all.swap_remove(at);
-            assert!(!queue.contains(token) && queue.take_by(token).is_none());
+            assert!(!queue.contains(token) && !queue.is_done(token));
             assert!(is_cancelled || !was_cancelled(&done), "{asked:?} was cancelled for no reason");
             asked.note(done, filled);
         }
@@ -327,7 +329,7 @@ async fn program(disk: Disk, is_direct: bool) -> Filled {
 
 /// Checks what writes have left.
 async fn check(filled: Filled) {
-    let file = File::open("written").unwrap();
+    let file = File::open_blocking("written").unwrap();
     for (offset, len) in filled {
         let mut found = file.read_at(vec![0; PLACE as usize], offset).await.unwrap();
         found.resize(PLACE as usize, 0);
@@ -342,7 +344,7 @@ fn each_result_tells_what_has_happened() {
     for_each_seed(seeds(), |seed| {
         let is_direct = seed % 2 == 0;
         let prepared = Simulation::new(seed).run(|_| async move {
-            let file = fs::open("read", &options(is_direct)).await.unwrap();
+            let file = options(is_direct).open("read").await.unwrap();
             file.write_at(content(0, SIZE as usize), 0).await.unwrap();
         });
         let faults =

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, for_each_seed, sleep};
-use ringfile::{Appender, Batch, Config, Durability, File, JoinHandle, OpenOptions, Pool, Queue, fs};
+use ringfile::{Appender, Batch, Buffer, Config, Durability, File, JoinHandle, OpenOptions, Pool, Queue};
 
 const PAGE: usize = 4096;
 const MS: Duration = Duration::from_millis(1);
@@ -18,7 +18,7 @@ fn content(offset: u64, len: usize) -> Vec<u8> {
 }
 
 async fn open(options: &mut OpenOptions) -> File {
-    fs::open("file", options.read(true).write(true).create(true)).await.unwrap()
+    options.read(true).write(true).create(true).open("file").await.unwrap()
 }
 
 /// A disk whose operations take a millisecond each.
@@ -51,7 +51,7 @@ async fn read_pages(disk: &Disk, mut batch: Batch) -> Duration {
         batch.add(file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64));
     }
     for (page, done) in batch.await.into_iter().enumerate() {
-        assert_eq!(done.into_buffer().unwrap()[..], content((page * PAGE) as u64, PAGE));
+        assert_eq!(done.take::<Buffer>().unwrap()[..], content((page * PAGE) as u64, PAGE));
     }
     disk.elapsed() - began
 }
@@ -59,8 +59,8 @@ async fn read_pages(disk: &Disk, mut batch: Batch) -> Duration {
 #[test]
 fn as_many_operations_are_in_flight_as_a_batch_allows() {
     for most in 1..50_u32 {
-        let took = steady()
-            .run(|disk| async move { read_pages(&disk, Batch::new().in_flight(most as usize)).await });
+        let took =
+            steady().run(|disk| async move { read_pages(&disk, Batch::new().depth(most as usize)).await });
         assert_eq!(took.into_result(), Some(40_u32.div_ceil(most) * MS), "{most} in flight");
     }
 }
@@ -76,7 +76,7 @@ fn the_depth_setting_applies_to_batches() {
 fn a_dropped_batch_starts_nothing_more_and_gives_its_memory_back_when_the_disk_has_ended() {
     steady().run(|_| async {
         let file = open(&mut OpenOptions::new()).await;
-        let (pool, mut batch) = (Pool::new(1 << 20), Batch::new().in_flight(4));
+        let (pool, mut batch) = (Pool::new(1 << 20), Batch::new().depth(4));
         for page in 0..20 {
             let mut buffer = pool.get(PAGE).unwrap();
             buffer.extend_from_slice(&content((page * PAGE) as u64, PAGE));
@@ -107,7 +107,8 @@ fn a_wait_for_a_queue_that_is_given_up_changes_nothing() {
         }
         assert_eq!(queue.ready().await, 1);
         assert_eq!(disk.elapsed() - began, HOUR + MS);
-        let (number, done) = queue.take().unwrap();
+        let done = queue.next().unwrap();
+        let number = done.user_data;
         assert_eq!((number, done.result.unwrap()), (7, PAGE));
     });
 }
@@ -321,4 +322,18 @@ fn f51_a_failure_is_reported_though_a_sync_waits() {
         });
     });
     assert!(failed.into_inner() > 20, "few have failed");
+}
+
+#[test]
+fn f61_close_ends_with_the_last_operation_of_another_task() {
+    let took = steady().run(|disk| async move {
+        let file = open(&mut OpenOptions::new()).await;
+        let (other, began) = (file.clone(), disk.elapsed());
+        let write = ringfile::spawn(async move { other.write_at(content(0, PAGE), 0).await.is_ok() });
+        file.close().await.unwrap();
+        let took = disk.elapsed() - began;
+        assert!(write.await.unwrap());
+        took
+    });
+    assert_eq!(took.into_result(), Some(MS));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, sleep};
 use ringfile::{Appender, Batch, OpenOptions, Pool, Queue, fs};
 
-/// All that was traced in the runs of 100 seeds. A change of the library that changes what a run does changes this number:
+/// The fingerprints of the runs of 100 seeds. A change of the library that changes what a run does changes this number:
 /// what the test prints is then the new one.
 const TRACES: u64 = 0x8d4b_1de1_7942_654d;
 
@@ -13,7 +13,7 @@ async fn program(disk: Disk) {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);
     fs::create_dir_all("a/b").await.unwrap();
-    let file = fs::open("a/b/data", &options).await.unwrap();
+    let file = options.open("a/b/data").await.unwrap();
     let tasks: Vec<_> = (0..4_u64)
         .map(|task| {
             let (file, disk) = (file.clone(), disk.clone());
@@ -42,7 +42,7 @@ async fn program(disk: Disk) {
             })
         })
         .collect();
-    let log = fs::open("log", &options).await.unwrap();
+    let log = options.open("log").await.unwrap();
     if let Ok(log) = Appender::open(&log, &Pool::new(8 << 20), 0).await {
         for number in 0..20 {
             let _ = log.append(&[number; 1000]).await;
@@ -66,10 +66,10 @@ fn a_hundred_seeds_have_the_same_traces_on_each_machine() {
         let simulation = Simulation::new(seed).faults(Faults::everything()).strictness(strictness);
         let outcome = simulation.power_cut_within(2000).run(program);
         let again = outcome.disk().run(program);
-        for trace in [outcome.trace(), outcome.events(), again.trace(), again.events()] {
+        for trace in [outcome.fingerprint(), outcome.events(), again.fingerprint(), again.events()] {
             all = all.wrapping_mul(0x0100_0000_01b3) ^ trace;
         }
     }
-    println!("all traces: {all:#x}");
+    println!("all fingerprints: {all:#x}");
     assert_eq!(all, TRACES, "a seed gives another run than it did when this number was written");
 }

@@ -7,7 +7,7 @@ use ringfile::{Batch, File, OpenOptions, Pool, Route, block_on};
 const LEN: usize = 4 << 20;
 
 fn uncached(path: &std::path::Path, route: Route) -> File {
-    OpenOptions::new().read(true).write(true).dont_cache(true).route(route).open(path).unwrap()
+    OpenOptions::new().read(true).write(true).dont_cache(true).route(route).open_blocking(path).unwrap()
 }
 
 fn routes() -> Vec<Route> {
@@ -31,7 +31,7 @@ fn a_stream_leaves_no_pages_where_a_usual_one_does() {
         let left = cached_pages(&path);
         assert!(left < LEN / 4096 / 4, "{left} pages were left by {route:?}");
     }
-    let usual = File::open(&path).unwrap();
+    let usual = File::open_blocking(&path).unwrap();
     // Otherwise the test cannot fail. The kernel may evict pages at any time.
     wait_for("the whole file in the cache", || {
         block_on(usual.read_exact_at(Vec::with_capacity(LEN), 0)).unwrap();
@@ -65,7 +65,13 @@ fn direct_files_and_pipes_ignore_dont_cache() {
     let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.file("data", &content(0, LEN));
     let mut options = OpenOptions::new();
-    let file = options.read(true).direct(true).buffered_fallback(true).dont_cache(true).open(&path).unwrap();
+    let file = options
+        .read(true)
+        .direct(true)
+        .buffered_fallback(true)
+        .dont_cache(true)
+        .open_blocking(&path)
+        .unwrap();
     assert!(file.is_direct() && !file.is_uncached());
     assert_content(&block_on(file.read_at(Pool::new(1 << 20).get(4096).unwrap(), 0)).unwrap(), 0);
 }

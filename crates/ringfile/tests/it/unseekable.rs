@@ -132,14 +132,14 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
     if !in_child(name) {
         return;
     }
-    ringfile::set_worker_threads(2);
+    ringfile::runtime::set_worker_threads(2);
     ringfile::set_default_route(Route::Workers);
     must_end("a read beside pipes that wait", || {
         let folder = Folder::new();
         let pool = Pool::new(1 << 20);
         let (reader, _writer) = std::io::pipe().unwrap();
         let pipe = file(reader);
-        let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+        let file = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
         for _ in 0..6 {
             let mut read = Box::pin(pipe.read_at(pool.get(10).unwrap(), 0));
             assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
@@ -211,7 +211,7 @@ fn a_stream_of_a_pipe_leaves_what_is_beyond_its_range() {
             assert!(stream.next().await.is_none());
             assert_content(&file.read_at(vec![0; 1000], 0).await.unwrap(), 2500);
         });
-        let zeros = File::open("/dev/zero").unwrap();
+        let zeros = File::open_blocking("/dev/zero").unwrap();
         let read = block_on(async {
             let (mut stream, mut read) = (zeros.reader(&pool).block(PAGE).range(100..10_000), 0);
             while let Some(piece) = stream.next().await {
@@ -256,7 +256,7 @@ fn reads_of_a_terminal_that_gets_no_more_lines_are_aborted() {
         let mut reads = Queue::new();
         typed_at.write_all(ONE_LINE).unwrap();
         let handles = [(); READERS].map(|()| reads.start(&file, Vec::with_capacity(100), 0));
-        assert_eq!(reads.wait(1, None), 1);
+        reads.settle(1);
         for handle in handles {
             let has_it = reads.is_done(handle);
             let done = reads.abort(handle).unwrap();
@@ -299,13 +299,13 @@ fn reads_that_wait_for_pipes_keep_no_worker_from_other_operations() {
         return;
     }
     ringfile::set_default_route(Route::Workers);
-    ringfile::set_worker_threads(1);
+    ringfile::runtime::set_worker_threads(1);
     let (pipes, mut writers): (Vec<File>, Vec<_>) = std::iter::repeat_with(|| std::io::pipe().unwrap())
         .map(|(reader, writer)| (file(reader), writer))
         .take(64)
         .unzip();
     let folder = Folder::new();
-    let regular = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let regular = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     must_end("the reads of a file", move || {
         block_on(async {
             let mut waiting: Vec<_> =
@@ -337,9 +337,9 @@ fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_th
         return;
     }
     ringfile::set_default_route(Route::Workers);
-    ringfile::set_worker_threads(2);
+    ringfile::runtime::set_worker_threads(2);
     let folder = Folder::new();
-    let regular = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let regular = File::open_blocking(folder.file("data", &content(0, PAGE))).unwrap();
     must_end("the reads of a file, and the writes", move || {
         let (pipes, mut readers): (Vec<File>, Vec<_>) = std::iter::repeat_with(|| std::io::pipe().unwrap())
             .map(|(reader, writer)| (file(writer), reader))
@@ -389,9 +389,11 @@ fn a_write_to_a_full_pipe_that_is_cancelled_says_what_has_arrived() {
         let (mut theirs, ours) = std::io::pipe().unwrap();
         let (file, mut queue) = (file(ours), Queue::new());
         let token = queue.add(file.write_at(vec![5; LARGE], 0), 0);
-        queue.wait(1, Some(Duration::from_millis(100)));
+        while rustix::io::ioctl_fionread(&theirs).unwrap() == 0 {
+            assert_eq!(queue.wait(1..=1, Some(Duration::from_millis(10)), &mut Vec::new()), 0);
+        }
         assert!(queue.cancel(token), "{route:?}: the pipe is full");
-        let error = queue.wait_by(token).unwrap().result.unwrap_err();
+        let error = queue.wait_for(token).unwrap().result.unwrap_err();
         drop((queue, file));
         let mut arrived = Vec::new();
         theirs.read_to_end(&mut arrived).unwrap();
@@ -450,6 +452,7 @@ fn a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread() {
     }
     let can_start = std::thread::Builder::new().spawn(|| ()).is_ok();
     writer.write_all(b"x").unwrap();
+    // Time in which the poller must not end, though no worker can start.
     std::thread::sleep(Duration::from_millis(300));
     // SAFETY: as above.
     unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const usual) };
@@ -458,6 +461,7 @@ fn a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread() {
     }
     drop(read);
     let (mut read, mut writer) = begin(Waker::noop());
+    // Time for the poller to have the pipe; the kernel is not simulated.
     std::thread::sleep(Duration::from_millis(100));
     writer.write_all(b"y").unwrap();
     wait_for("a read of another pipe", || {
@@ -472,7 +476,7 @@ fn a_read_of_a_named_pipe_that_another_has_emptied_can_be_cancelled() {
     let path = folder.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let mut options = ringfile::OpenOptions::new();
-    let pipe = options.read(true).write(true).route(Route::Workers).open(&path).unwrap();
+    let pipe = options.read(true).write(true).route(Route::Workers).open_blocking(&path).unwrap();
     let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     let pool = Pool::new(1 << 20);
     let mut context = Context::from_waker(Waker::noop());

@@ -6,6 +6,5 @@
 #![cfg(loom)]
 
 mod mailbox;
+mod shared;
 mod sleep;
-mod turns;
-mod visits;

@@ -4,21 +4,21 @@
 //!
 //! It compiles `sleep.rs` unchanged, with loom's atomics instead of std's.
 
-#[path = "../../src/driver/sleep.rs"]
+#[path = "../../src/driver/mail/sleep.rs"]
 mod sleep;
 
-/// Stands in for `src/driver/sync.rs`.
+/// Stands in for `src/driver/mail/sync.rs`.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 }
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use sleep::{Asleep, Sleep};
+use sleep::{Asleep, SleepState};
 
-/// A thread's loop, as in `runtime/executor.rs` and `driver/complete.rs`, with what other threads may access.
+/// A thread's loop, as in `runtime/executor.rs` and `driver/turn/complete.rs`, with what other threads may access.
 struct Loop {
-    sleep: Sleep,
+    sleep: SleepState,
     /// Tasks that other threads woke; the loop checks them when it takes a notification.
     woken: Mutex<u32>,
     /// Messages between drivers; the loop checks them at the end of every turn.
@@ -36,7 +36,7 @@ impl Loop {
                 self.bell.1.notify_one();
             }
             Asleep::Parked => self.sleeper.unpark(),
-            Asleep::Nobody => {}
+            Asleep::None => {}
         }
     }
 
@@ -103,7 +103,7 @@ fn model(
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let it = Arc::new(Loop {
-            sleep: Sleep::new(),
+            sleep: SleepState::new(),
             woken: Mutex::new(0),
             mail: Mutex::new(0),
             bell: (Mutex::new(false), Condvar::new()),

@@ -3,6 +3,11 @@
 #[path = "../../../../ringfile/tests/it/support/filters.rs"]
 #[allow(dead_code, reason = "shared with the tests of the library")]
 pub mod filters;
+#[path = "../../../../ringfile/tests/it/support/forks.rs"]
+#[allow(dead_code, reason = "as above")]
+mod forks;
+#[path = "../../../../ringfile/tests/it/support/hugetlb.rs"]
+pub mod hugetlb;
 #[path = "../../../../ringfile/tests/it/support/patience.rs"]
 mod patience;
 #[path = "../../../../ringfile/tests/it/support/process.rs"]
@@ -16,9 +21,14 @@ mod random;
 pub mod seeds;
 #[path = "../../../../ringfile/tests/it/support/skip.rs"]
 mod skip;
+#[path = "../../../../ringfile/tests/it/support/threads.rs"]
+#[allow(dead_code, reason = "as above")]
+pub mod threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub use forks::{assert_passed, fork};
+pub use patience::patience;
 pub use process::in_child;
 pub use random::Random;
 pub use skip::skip;

@@ -2,7 +2,7 @@
 
 use super::{Finding, time};
 use crate::doctor::Report;
-use crate::doctor::device::{Device, Kind};
+use crate::doctor::device::{Device, DeviceKind};
 use crate::doctor::features::is_usable;
 use crate::doctor::process::IoLimit;
 use crate::values::Bytes;
@@ -27,7 +27,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     }
     let mut found: Vec<Finding> = devices.iter().flat_map(|device| of_device(device, report)).collect();
     // The kernel reads ahead on the topmost device.
-    let mut whole = devices.iter().filter(|device| device.kind != Kind::Partition);
+    let mut whole = devices.iter().filter(|device| device.kind != DeviceKind::Partition);
     found.extend(whole.next().and_then(|device| read_ahead(device)));
     let is_below = |limit: &&IoLimit| devices.iter().any(|device| device.number == limit.device);
     found.extend(report.process.cgroup.io.iter().filter(is_below).map(limited));
@@ -37,7 +37,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
 fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
     let mut found: Vec<Finding> = layer(device).into_iter().collect();
     // A partition has its disk's queue, and the disk is in the list too.
-    if matches!(device.kind, Kind::Disk | Kind::Network) {
+    if matches!(device.kind, DeviceKind::Disk | DeviceKind::Network) {
         let more = [
             rotational(device, report),
             scheduler(device, report),
@@ -64,15 +64,15 @@ fn layer(device: &Device) -> Option<Finding> {
         "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing";
     let leave = "leave OpenOptions::route on auto, depth 1";
     Some(match device.kind {
-        Kind::Loop => return looped(device),
-        Kind::Crypt => {
+        DeviceKind::Loop => return looped(device),
+        DeviceKind::Crypt => {
             let detail = "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
                 kernel threads";
             let flags = "--perf-no_read_workqueue --perf-no_write_workqueue";
             let fix = format!("as root: `cryptsetup refresh {flags} {model}`");
             Finding::costly(30, format!("{name} encrypts"), detail, fix)
         }
-        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => {
+        DeviceKind::Md if ["raid4", "raid5", "raid6"].contains(&model) => {
             let detail = format!(
                 "{model}: a write smaller than a stripe reads two blocks and writes two; by default one thread \
                  does this for all writes"
@@ -81,25 +81,25 @@ fn layer(device: &Device) -> Option<Finding> {
             let fix = format!("write whole stripes; as root: {echo}; or use raid10");
             Finding::costly(55, format!("{name} computes parity"), detail, fix)
         }
-        Kind::Md => {
+        DeviceKind::Md => {
             let detail = format!("{model} of {} devices", device.below.len());
             Finding::fine(format!("{name} is software RAID"), detail)
         }
-        Kind::Lvm => Finding::fine(format!("{name} is a logical volume"), model),
-        Kind::Dm => {
+        DeviceKind::Lvm => Finding::fine(format!("{name} is a logical volume"), model),
+        DeviceKind::Dm => {
             let title = format!("{name} is a layer of the device mapper");
             let detail =
                 format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write");
             Finding::notable(10, title, detail, format!("see what it does: `dmsetup table {model}`"))
         }
-        Kind::Zram => Finding::notable(19, format!("{name} is compressed memory"), compresses, leave),
-        Kind::Ram => Finding::notable(1, format!("{name} is memory"), copies, leave),
-        Kind::Network => {
+        DeviceKind::Zram => Finding::notable(19, format!("{name} is compressed memory"), compresses, leave),
+        DeviceKind::Ram => Finding::notable(1, format!("{name} is memory"), copies, leave),
+        DeviceKind::Network => {
             let fix = "use many operations at once (iodepth 32 or more), or a local disk";
             let title = format!("{name} is on another machine");
             Finding::costly(250, title, "every request crosses the network", fix)
         }
-        Kind::Disk | Kind::Partition => return None,
+        DeviceKind::Disk | DeviceKind::Partition => return None,
     })
 }
 
@@ -130,7 +130,9 @@ fn looped(device: &Device) -> Option<Finding> {
 
 /// Returns the time of a direct read, if no cache or other machine lies between it and the disk.
 fn direct_read(report: &Report) -> Option<f64> {
-    let plain = |device: &Device| !matches!(device.kind, Kind::Loop | Kind::Zram | Kind::Ram | Kind::Network);
+    let plain = |device: &Device| {
+        !matches!(device.kind, DeviceKind::Loop | DeviceKind::Zram | DeviceKind::Ram | DeviceKind::Network)
+    };
     let stack = report.device.as_ref().map(Device::stack).unwrap_or_default();
     report.file.direct.as_ref()?.read_us.filter(|_| stack.into_iter().all(plain))
 }
@@ -217,11 +219,11 @@ fn polling(device: &Device) -> Option<Finding> {
     let name = &device.name;
     if polling {
         let title = format!("{name} has poll queues");
-        let detail = "OpenOptions::poll(true) saves the interrupt";
+        let detail = "OpenOptions::iopoll(true) saves the interrupt";
         return Some(Finding::fine(title, detail));
     }
     let title = format!("{name} has no poll queues");
-    let detail = "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, or on older kernels gains \
+    let detail = "io_poll is 0: OpenOptions::iopoll(true) fails with EOPNOTSUPP, or on older kernels gains \
         nothing; completions arrive by interrupt (a few µs for each operation)";
     let fix = format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line");
     Some(Finding::notable(2, title, detail, fix))
@@ -235,7 +237,7 @@ fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
         let title = format!("{} takes NVMe commands", device.name);
         let detail = format!(
             "a program that uses the whole drive, without a file system, can open {path} and bypass the \
-             block layer (to write, with OpenOptions::namespace_writes(true))"
+             block layer (to write, with OpenOptions::allow_raw_nvme_writes(true))"
         );
         Finding::fine(title, detail)
     })

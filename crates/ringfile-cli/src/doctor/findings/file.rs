@@ -2,8 +2,8 @@
 
 use super::{Finding, time};
 use crate::doctor::Report;
-use crate::doctor::device::{Device, Kind};
-use crate::doctor::durable::{Durable, Way};
+use crate::doctor::device::{Device, DeviceKind};
+use crate::doctor::durable::{Durable, DurableWay};
 use crate::doctor::file::FileFacts;
 use crate::doctor::look::ANSWER;
 use crate::doctor::place::Medium;
@@ -32,7 +32,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     found.extend(one.into_iter().flatten());
     found.extend(attributes(file));
     // Layers, memory and devices in memory have a finding of their own about this.
-    let memory = |device: &&Device| matches!(device.kind, Kind::Zram | Kind::Ram);
+    let memory = |device: &&Device| matches!(device.kind, DeviceKind::Zram | DeviceKind::Ram);
     let in_memory = report.device.as_ref().is_some_and(|device| device.stack().iter().any(memory));
     if file.medium == Medium::Disk && !in_memory {
         let handed = [buffered_writes(file), buffered_reads(file), direct_reads(file)];
@@ -211,10 +211,10 @@ fn durable(report: &Report) -> Option<Finding> {
 
 fn advice(best: &Durable) -> String {
     match best.way {
-        Way::Dsync => "OpenOptions::durability(Durability::Dsync); auto chooses that by itself",
-        Way::DirectDsync => "OpenOptions::direct(true) with durability(Durability::Dsync)",
-        Way::RingLinked => "OpenOptions::durability(Durability::Fsync); auto chooses that by itself",
-        Way::WriteFdatasync => "File::write_at, then File::sync_data",
+        DurableWay::Dsync => "OpenOptions::durability(Durability::Dsync); auto chooses that by itself",
+        DurableWay::DirectDsync => "OpenOptions::direct(true) with durability(Durability::Dsync)",
+        DurableWay::RingLinked => "OpenOptions::durability(Durability::Fsync); auto chooses that by itself",
+        DurableWay::WriteFdatasync => "File::write_at, then File::sync_data",
     }
     .into()
 }

@@ -11,57 +11,7 @@ mod tests;
 
 use std::cmp::Reverse;
 
-use serde::Serialize;
-
-use super::Report;
-
-/// How much a finding matters; the report has them in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// I/O takes several times as long as it could, or takes another route than intended.
-    Costly,
-    /// Costs something in some workloads, or prevents the use of a feature.
-    Notable,
-    /// As it should be.
-    Fine,
-}
-
-/// A conclusion about I/O here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// How much it matters.
-    pub severity: Severity,
-    /// What it is, in a few words.
-    pub title: String,
-    /// The figures that show it, and what it costs.
-    pub detail: String,
-    /// A command or a setting that changes it; `nothing to do` if it is fine.
-    pub fix: String,
-    /// Roughly how many times longer the affected I/O takes. Only orders the findings of one severity.
-    #[serde(skip)]
-    cost: u32,
-}
-
-/// A text of a finding, made for it or constant.
-trait Text: Into<String> {}
-
-impl<T: Into<String>> Text for T {}
-
-impl Finding {
-    fn costly(cost: u32, title: impl Text, detail: impl Text, fix: impl Text) -> Finding {
-        Finding { severity: Severity::Costly, ..Finding::notable(cost, title, detail, fix) }
-    }
-
-    fn notable(cost: u32, title: impl Text, detail: impl Text, fix: impl Text) -> Finding {
-        let (title, detail, fix) = (title.into(), detail.into(), fix.into());
-        Finding { severity: Severity::Notable, title, detail, fix, cost }
-    }
-
-    fn fine(title: impl Text, detail: impl Text) -> Finding {
-        Finding { severity: Severity::Fine, ..Finding::notable(0, title, detail, "nothing to do") }
-    }
-}
+use super::report::{Finding, Report};
 
 /// Returns all findings, most costly first.
 pub fn of(report: &Report) -> Vec<Finding> {

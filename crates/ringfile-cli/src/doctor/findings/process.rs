@@ -16,6 +16,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     let found = [
         ring(report),
         backend(process),
+        variables(process),
         direct(process),
         memlock(process),
         features(report),
@@ -34,7 +35,7 @@ fn ring(report: &Report) -> Option<Finding> {
     if process.io_uring_kills {
         let detail =
             "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile is killed";
-        let fix = "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup \
+        let fix = "`export RINGFILE_DISABLE=io_uring,aio`, or allow it: SystemCallFilter=io_uring_setup \
             io_uring_enter io_uring_register in the systemd unit";
         return Some(Finding::costly(1000, "Programs that use io_uring are killed", detail, fix));
     }
@@ -79,13 +80,28 @@ fn ring(report: &Report) -> Option<Finding> {
 }
 
 fn backend(process: &Process) -> Option<Finding> {
+    let fix = "`unset RINGFILE_DISABLE`";
     let detail = match process.backend.as_deref()? {
-        "workers" => "RINGFILE_BACKEND=workers: worker threads do everything with plain calls",
-        "aio" => "RINGFILE_BACKEND=aio: Linux AIO carries direct I/O, worker threads do everything else",
-        _ => return None,
+        "io_uring,aio" => "RINGFILE_DISABLE=io_uring,aio: worker threads do everything with plain calls",
+        "io_uring" => {
+            "RINGFILE_DISABLE=io_uring: Linux AIO carries direct I/O, worker threads do everything else"
+        }
+        other => {
+            let detail = format!(
+                "RINGFILE_DISABLE={} is ignored: it can be io_uring, io_uring,aio or empty",
+                other.escape_debug()
+            );
+            return Some(Finding::notable(90, "A setting of the environment has no effect", detail, fix));
+        }
     };
-    let title = "The environment forbids ringfile to use io_uring";
-    Some(Finding::costly(900, title, detail, "`unset RINGFILE_BACKEND`"))
+    Some(Finding::costly(900, "The environment forbids ringfile to use io_uring", detail, fix))
+}
+
+fn variables(process: &Process) -> Option<Finding> {
+    let title = "Settings of the environment are wrong";
+    let fix = "correct or unset them; programs read them by `Config::load`, `Config::from_env` and `Config::with_env`";
+    let wrong = &process.wrong_variables;
+    (!wrong.is_empty()).then(|| Finding::notable(90, title, wrong.join("; "), fix))
 }
 
 /// Returns a finding that says which route direct I/O takes, and why.
@@ -94,10 +110,10 @@ fn direct(process: &Process) -> Option<Finding> {
     let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
     let room = format!("fs.aio-nr is {} of {}", known(aio.used), known(aio.limit));
     let backend = process.backend.as_deref();
-    let ring_is_out = process.io_uring_errno.is_some() || backend == Some("aio");
+    let ring_is_out = process.io_uring_errno.is_some() || backend == Some("io_uring");
     let (title, detail) = match aio.errno {
-        _ if backend == Some("workers") => {
-            ("to worker threads", "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO".into())
+        _ if backend == Some("io_uring,aio") => {
+            ("to worker threads", "RINGFILE_DISABLE=io_uring,aio forbids io_uring and Linux AIO".into())
         }
         None if ring_is_out => {
             ("through Linux AIO", format!("io_uring can't be used, io_setup and io_submit can; {room}"))

@@ -1,18 +1,19 @@
 //! The judgement on facts as machines have them.
 
+use super::super::report::Severity;
 use super::*;
-use crate::doctor::device::{Backing, Device, Kind, Queue};
+use crate::doctor::device::{Backing, Device, DeviceKind, Queue};
 use crate::doctor::direct::Direct;
-use crate::doctor::durable::{Durable, Way};
+use crate::doctor::durable::{Durable, DurableWay};
 use crate::doctor::features::Feature;
 use crate::doctor::file::{self, FileFacts};
 use crate::doctor::flags::NonBlocking;
 use crate::doctor::place::Medium;
-use crate::doctor::process::{Aio, Cgroup, IoLimit, Limit, Memlock, Memory, Process};
+use crate::doctor::process::{Aio, Cgroup, IoLimit, Limit, MachineMemory, Memlock, Process};
 
 const MIB: u64 = 1 << 20;
 
-fn durable(way: Way, median: f64) -> Durable {
+fn durable(way: DurableWay, median: f64) -> Durable {
     Durable { way, median_us: median, least_us: median * 0.9, most_us: median * 1.1, rounds: 9 }
 }
 
@@ -48,12 +49,16 @@ fn healthy() -> Report {
             io_uring_disabled: Some(0),
             seccomp: Some("off".into()),
             open_files: Limit { soft: Some(65536), hard: Some(65536) },
-            memory: Memory { total: Some(1000 * MIB), available: Some(900 * MIB), ..Memory::default() },
+            memory: MachineMemory {
+                total: Some(1000 * MIB),
+                available: Some(900 * MIB),
+                ..MachineMemory::default()
+            },
             ..Process::default()
         },
         file: FileFacts {
             path: "/data".into(),
-            kind: Some(file::Kind::Folder),
+            kind: Some(file::PathKind::Folder),
             answered: true,
             filesystem: Some("xfs".into()),
             medium: Medium::Disk,
@@ -74,7 +79,7 @@ fn healthy() -> Report {
                 direct_reads: Some(true),
                 direct_writes: Some(true),
             },
-            durable: vec![durable(Way::Dsync, 30.0), durable(Way::WriteFdatasync, 31.0)],
+            durable: vec![durable(DurableWay::Dsync, 30.0), durable(DurableWay::WriteFdatasync, 31.0)],
             ..FileFacts::default()
         },
         device: Some(Device {
@@ -117,7 +122,7 @@ fn a_healthy_machine_has_nothing_to_do() {
 #[test]
 fn unknown_facts_give_no_finding() {
     let nothing = Report {
-        file: FileFacts { kind: Some(file::Kind::Folder), answered: true, ..FileFacts::default() },
+        file: FileFacts { kind: Some(file::PathKind::Folder), answered: true, ..FileFacts::default() },
         device: Some(Device::default()),
         ..Report::default()
     };
@@ -169,7 +174,7 @@ fn the_way_of_direct_io() {
     };
     let ring = of(None, None, None);
     assert!(ring.title.ends_with("io_uring") && ring.detail.contains("512 of 65536"), "{ring:?}");
-    for (errno, backend) in [(Some(libc::EPERM), None), (None, Some("aio"))] {
+    for (errno, backend) in [(Some(libc::EPERM), None), (None, Some("io_uring"))] {
         let aio = of(errno, None, backend);
         assert!(aio.title.ends_with("Linux AIO") && aio.severity == Severity::Fine, "{aio:?}");
     }
@@ -179,7 +184,9 @@ fn the_way_of_direct_io() {
         "{used_up:?}"
     );
     assert!(of(Some(libc::EPERM), Some(libc::EPERM), None).fix.contains("seccomp"));
-    assert!(of(Some(libc::EPERM), None, Some("workers")).detail.contains("RINGFILE_BACKEND=workers"));
+    assert!(
+        of(Some(libc::EPERM), None, Some("io_uring,aio")).detail.contains("RINGFILE_DISABLE=io_uring,aio")
+    );
 }
 
 #[test]
@@ -199,10 +206,12 @@ fn limits_of_the_process() {
     assert!(files.fix.contains("ulimit -n 4096"), "{}", files.fix);
     let workers = only(|report| report.process.processes.soft = Some(20));
     assert!(workers.detail.contains("RLIMIT_NPROC is 20"));
-    let backend = only(|report| report.process.backend = Some("workers".into()));
-    assert!(backend.fix.contains("RINGFILE_BACKEND"));
-    let backend = only(|report| report.process.backend = Some("aio".into()));
+    let backend = only(|report| report.process.backend = Some("io_uring,aio".into()));
+    assert!(backend.fix.contains("RINGFILE_DISABLE"));
+    let backend = only(|report| report.process.backend = Some("io_uring".into()));
     assert!(backend.detail.contains("Linux AIO carries direct I/O"), "{}", backend.detail);
+    let backend = only(|report| report.process.backend = Some("worker".into()));
+    assert!(backend.detail.contains("RINGFILE_DISABLE=worker is ignored"), "{}", backend.detail);
     let missing = only(|report| report.features[0].usable = Some(false));
     assert!(missing.detail.contains("defer_taskrun"), "{}", missing.detail);
     let mut report = healthy();
@@ -278,15 +287,15 @@ fn refusals_of_a_file_system() {
 #[test]
 fn the_time_of_durable_writes() {
     let of = |all: Vec<Durable>| only(|report| report.file.durable = all);
-    let slow = of(vec![durable(Way::Dsync, 12_000.0)]);
+    let slow = of(vec![durable(DurableWay::Dsync, 12_000.0)]);
     assert!(slow.severity == Severity::Costly && slow.title.contains("12 ms"), "{slow:#?}");
-    assert!(of(vec![durable(Way::Dsync, 2_000.0)]).title.contains("2.0 ms"));
-    assert!(of(vec![durable(Way::Dsync, 2.0)]).title.contains("too quick"));
-    let clear = of(vec![durable(Way::Dsync, 30.0), durable(Way::WriteFdatasync, 90.0)]);
+    assert!(of(vec![durable(DurableWay::Dsync, 2_000.0)]).title.contains("2.0 ms"));
+    assert!(of(vec![durable(DurableWay::Dsync, 2.0)]).title.contains("too quick"));
+    let clear = of(vec![durable(DurableWay::Dsync, 30.0), durable(DurableWay::WriteFdatasync, 90.0)]);
     assert!(clear.fix.contains("Durability::Dsync") && clear.detail.contains("90 µs"), "{clear:#?}");
     let noise = vec![
-        Durable { most_us: 900.0, ..durable(Way::Dsync, 30.0) },
-        Durable { least_us: 29.0, ..durable(Way::WriteFdatasync, 90.0) },
+        Durable { most_us: 900.0, ..durable(DurableWay::Dsync, 30.0) },
+        Durable { least_us: 29.0, ..durable(DurableWay::WriteFdatasync, 90.0) },
     ];
     assert_eq!(found(|report| report.file.durable = noise), [], "rounds that overlap claim nothing");
 }
@@ -379,20 +388,20 @@ fn layers_over_disks() {
         let (name, number, model) = ("x0".into(), "7:0".into(), Some(model.into()));
         over(Device { name, number, kind, model, ..Device::default() })
     };
-    assert!(layer(Kind::Crypt, "root").fix.contains("cryptsetup refresh"));
-    assert!(layer(Kind::Md, "raid6").title.contains("parity"));
-    assert!(layer(Kind::Zram, "x").severity == Severity::Notable);
+    assert!(layer(DeviceKind::Crypt, "root").fix.contains("cryptsetup refresh"));
+    assert!(layer(DeviceKind::Md, "raid6").title.contains("parity"));
+    assert!(layer(DeviceKind::Zram, "x").severity == Severity::Notable);
     let memory = only(|report| {
-        disk(report).kind = Kind::Zram;
+        disk(report).kind = DeviceKind::Zram;
         report.file.nonblocking.buffered_reads = Some(false);
         report.file.nonblocking.direct_reads = Some(false);
     });
     assert!(memory.title.contains("compressed memory"), "it says all that there is to say: {memory:#?}");
-    assert!(layer(Kind::Network, "x").severity == Severity::Costly);
+    assert!(layer(DeviceKind::Network, "x").severity == Severity::Costly);
     let looped = |direct, filesystem: &str| {
         let (path, filesystem) = ("/image".into(), Some(filesystem.into()));
         let backing = Some(Backing { path, filesystem, direct: Some(direct) });
-        over(Device { name: "loop0".into(), kind: Kind::Loop, backing, ..Device::default() })
+        over(Device { name: "loop0".into(), kind: DeviceKind::Loop, backing, ..Device::default() })
     };
     assert!(looped(false, "ext4").fix.contains("losetup --direct-io=on /dev/loop0"));
     assert!(looped(true, "ext4").severity == Severity::Notable);

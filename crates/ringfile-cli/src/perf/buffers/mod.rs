@@ -8,17 +8,16 @@ mod profile;
 
 use std::time::{Duration, Instant};
 
-use asked::{Access, Asked};
+use asked::{Asked, AskedOpen};
 
 use super::outputs::{self, Outputs};
 use super::plan::Grid;
-use super::session::{Request, Session};
+use super::request::Request;
+use super::session::Session;
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, WorkArgs};
-use crate::counters;
 use crate::error::{Failure, refuse, usage};
 use crate::interrupt::Interrupt;
-use crate::job::BatchSettings;
 use crate::model::{self, Cache, Kind, Open};
 use crate::report::output::{self, OutputFile};
 use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
@@ -30,7 +29,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let output = args.output();
     leftover::tell(args.output.quiet);
     let (outputs, config) = check_outputs(args)?;
-    let Asked { test_file: wanted, mut grid, timing, access, runs, limit } = Asked::of(args)?;
+    let Asked { test_file: wanted, mut grid, timing, access, limit } = Asked::of(args)?;
     let interrupt = Interrupt::catch_signals()?;
     let mut intent = Intent {
         block: grid.largest_block(),
@@ -48,22 +47,14 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         test_file: wanted,
         timing,
         work: WorkArgs { access: Some(model::Access::Any), io_size: None },
-        settings: BatchSettings::default(),
         output: &output,
         verify: false,
-        counters: args.counters,
         grid,
     };
-    let mut session = Session::new(request, test_file, interrupt, runs);
+    let mut session = Session::new(request, test_file, interrupt);
     session.deadline = limit.map(|limit| began + limit);
-    let (left, whole) = (session.left(), session.whole());
-    session.progress.say(&announcement(&session.request.grid, left, whole, args));
-    if let Some(why) = args.counters.then(counters::why_not).flatten() {
-        session.note(format!("cycles and instructions were not counted: {why}"));
-    }
-    // If all runs are there already, only the conclusions remain.
-    let filled = if left.is_zero() && !args.profile { Ok(None) } else { session.prepare(intent) };
-    let ended = filled.and_then(|_| session.measure(None, outputs.json.as_ref()));
+    session.progress.say(&announcement(&session.request.grid, session.whole()));
+    let ended = session.prepare(intent).and_then(|_| session.measure(None, outputs.json.as_ref()));
     let profiles = match &ended {
         Ok(()) if args.profile => profile::of(&mut session),
         Ok(()) | Err(_) => Vec::new(),
@@ -72,10 +63,6 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     results.profile = profiles;
     results.advice = advice::advise(&results);
     let concluded = outputs::conclude(ended, &output, &outputs, &results);
-    let concluded = concluded.map_err(|failure| match (failure, &outputs.json) {
-        (Failure::Interrupted, Some(json)) if json.is_written() => Failure::Resumable(json.path().into()),
-        (failure, _) => failure,
-    });
     concluded.and(match &config {
         Some(config) if !results.advice.is_empty() => {
             let written = config.write_text(&text::config(&results));
@@ -90,7 +77,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
 /// Checks the output files, and the file for the advised configuration.
 fn check_outputs(args: &BuffersArgs) -> Result<(Outputs, Option<OutputFile>), Failure> {
     let (output, measured) = (&args.output, args.test_file.file.as_deref());
-    let outputs = Outputs::check(output, args.resume.as_deref(), measured)?;
+    let outputs = Outputs::check(output, measured)?;
     let config = args.emit_config.as_deref();
     let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
     if let Some(config) = &config {
@@ -102,15 +89,15 @@ fn check_outputs(args: &BuffersArgs) -> Result<(Outputs, Option<OutputFile>), Fa
 }
 
 /// Adapts the grid to the file: whether direct I/O is used, and blocks that fit its alignment.
-fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), Failure> {
+fn fit(grid: &mut Grid, access: AskedOpen, test_file: &mut TestFile) -> Result<(), Failure> {
     (grid.open, grid.cache) = (vec![Open::Buffered], vec![Cache::Warm]);
-    if access != Access::Buffered {
+    if access != AskedOpen::Buffered {
         match test_file.direct_alignment() {
             Ok(alignment) => {
                 (grid.open, grid.cache) = (vec![Open::Direct], vec![Cache::Keep]);
                 grid.alignment = alignment;
             }
-            Err(why) if access == Access::Direct => {
+            Err(why) if access == AskedOpen::Direct => {
                 return usage(format!("{why}; leave out --direct or name another --file"));
             }
             Err(why) => test_file.notes.push(format!("measured through the page cache: {why}")),
@@ -132,19 +119,8 @@ fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), 
 }
 
 /// Returns what will be measured, and how long it will take.
-fn announcement(grid: &Grid, left: Duration, whole: Duration, args: &BuffersArgs) -> String {
-    let rough =
-        |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs().max(1))).to_string();
+fn announcement(grid: &Grid, length: Duration) -> String {
+    let rough = humantime::format_duration(Duration::from_secs(length.as_secs().max(1)));
     let cells = grid.processes.len() * grid.rw.len() * grid.blocks.len() * grid.depths.len();
-    let mut text = format!("{cells} cells in {} rounds, about {}", grid.rounds, rough(whole));
-    if left < whole {
-        text += &format!(", of which {} are left", rough(left));
-    }
-    text += match (&args.resume, &args.output.json, args.quick) {
-        (Some(_), _, _) => "; Ctrl-C stops it, and it can be resumed again",
-        (_, Some(_), _) => "; Ctrl-C stops it, --resume continues",
-        (_, None, true) => "",
-        (_, None, false) => "; with --json it could be stopped and resumed",
-    };
-    text
+    format!("{cells} cells in {} rounds, about {rough}", grid.rounds)
 }

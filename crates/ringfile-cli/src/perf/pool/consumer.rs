@@ -9,11 +9,11 @@ use ringfile::Appender;
 
 use super::content::Label;
 use super::ledger::Ledger;
-use super::memory::Source;
+use super::memory::MemorySource;
 use super::messages;
-use super::pace::Pace;
 use super::producer::Written;
-use super::run::{Shared, TICK, outcome_of};
+use super::segments::TICK;
+use super::shared::{Shared, outcome_of};
 use crate::error::{Failure, library, mismatch};
 
 /// One consumer of a run.
@@ -24,7 +24,7 @@ pub struct Consumer<S> {
     ledger: Ledger,
 }
 
-impl<S: Source> Consumer<S> {
+impl<S: MemorySource> Consumer<S> {
     /// Returns a consumer of the batches in this inbox.
     pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Written>) -> Consumer<S> {
         let ledger = Ledger::new(shared.timeline.measured);
@@ -39,22 +39,6 @@ impl<S: Source> Consumer<S> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-        }
-        self.ledger.close();
-        Ok(self.ledger)
-    }
-
-    /// Reads existing batches over and over, starting with number `first`, at this pace.
-    pub async fn replay(mut self, all: &[Written], first: usize, mut pace: Pace) -> Result<Ledger, Failure> {
-        let shared = self.shared.clone();
-        let mut turn = all.iter().cycle().skip(first);
-        while let Some(due) = pace.wait_for_next(&shared)
-            && let Some(written) = turn.next()
-        {
-            let measured = Instant::now() >= shared.timeline.measured;
-            let at = if shared.job.rate.is_some() { due } else { Instant::now() };
-            self.read(Written { at, measured, ..written.clone() }).await?;
-            pace.count(measured);
         }
         self.ledger.close();
         Ok(self.ledger)

@@ -36,7 +36,7 @@ impl Ledger {
     }
 
     /// Begins a measured batch; returns the library's counts before it.
-    pub fn begin(&mut self) -> ringfile::Metrics {
+    pub fn begin(&mut self) -> ringfile::metrics::Metrics {
         if self.used_before.is_none() {
             self.used_before = sys::thread_usage().ok();
         }
@@ -44,7 +44,7 @@ impl Ledger {
     }
 
     /// Ends the I/O of a measured batch.
-    pub fn count(&mut self, before: ringfile::Metrics) {
+    pub fn count(&mut self, before: ringfile::metrics::Metrics) {
         self.counted += Counted::of(&(ringfile::thread_metrics() - before));
     }
 

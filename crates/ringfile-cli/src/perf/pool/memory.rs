@@ -11,7 +11,7 @@ use crate::error::{Failure, library};
 use crate::memory::aligned;
 
 /// A source of memory.
-pub trait Source: Clone + Send + Sync + 'static {
+pub trait MemorySource: Clone + Send + Sync + 'static {
     /// The memory of one operation.
     type Block: IoBufMut + BufMut + Deref<Target = [u8]>;
 
@@ -30,7 +30,7 @@ pub trait Source: Clone + Send + Sync + 'static {
 }
 
 /// The library's pool.
-impl Source for Pool {
+impl MemorySource for Pool {
     type Block = Buffer;
 
     fn pool(&self) -> Option<&Pool> {
@@ -47,7 +47,7 @@ impl Source for Pool {
 #[derive(Debug, Clone, Copy)]
 pub struct Malloc;
 
-impl Source for Malloc {
+impl MemorySource for Malloc {
     type Block = BytesMut;
 
     async fn take(&self, length: usize) -> Result<BytesMut, Failure> {
@@ -65,7 +65,7 @@ fn aligned_copy(block: &[u8]) -> BytesMut {
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
 
-impl Source for Plain {
+impl MemorySource for Plain {
     type Block = Vec<u8>;
 
     async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
@@ -78,7 +78,7 @@ impl Source for Plain {
 #[derive(Debug, Clone, Copy)]
 pub struct Copied;
 
-impl Source for Copied {
+impl MemorySource for Copied {
     type Block = Vec<u8>;
 
     fn to_write(block: Vec<u8>) -> impl IoBuf {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::memory::ALIGNMENT;
 
-    fn check(source: &impl Source, length: usize, aligned: bool) {
+    fn check(source: &impl MemorySource, length: usize, aligned: bool) {
         let mut block = ringfile::block_on(source.take(length)).expect("memory");
         assert_eq!((block.len(), IoBufMut::capacity(&block)), (0, length));
         let address = block.as_mut_ptr();

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use ringfile::{Appender, JoinHandle};
 
 use super::content::Label;
-use super::memory::Source;
-use super::run::{Job, Shared};
+use super::memory::MemorySource;
 use super::segments::Segment;
+use super::shared::{PoolJob, Shared};
 use crate::engine::raise;
 use crate::error::{Failure, library};
 
@@ -30,20 +30,20 @@ pub struct Messages {
 
 /// Returns the bytes of one write of the appender: a batch, with the block in which the one before it ended, since a group
 /// that is one write needs no separate sync. A large batch is several writes.
-fn write_bytes(job: &Job) -> u64 {
+fn write_bytes(job: &PoolJob) -> u64 {
     (job.batch_bytes().next_multiple_of(4096) + 4096).clamp(256 << 10, 4 << 20)
 }
 
 /// Returns the most memory of a pool that one producer's appender uses, with what it keeps for consumers and what those of
 /// earlier segments had kept.
-pub fn memory(job: &Job) -> u64 {
+pub fn memory(job: &PoolJob) -> u64 {
     write_bytes(job) * (DEPTH as u64 + 2) + 3 * job.segment
 }
 
 impl Messages {
     /// Writes a batch, and waits until it can be read, or is durable. Returns the appender, if there is one, in whose memory
     /// consumers find it; once that is dropped, the batch is in the file.
-    pub async fn write<S: Source>(
+    pub async fn write<S: MemorySource>(
         &mut self,
         shared: &Shared,
         source: &S,
@@ -127,7 +127,7 @@ impl Messages {
 
 /// Returns the range to read for a batch, whole blocks of direct I/O, as offset and length; and where the batch begins
 /// in it.
-pub fn around(job: &Job, first: Label) -> (u64, usize, usize) {
+pub fn around(job: &PoolJob, first: Label) -> (u64, usize, usize) {
     const BLOCK: u64 = 4096;
     let start = first.offset / BLOCK * BLOCK;
     let end = (first.offset + job.batch_bytes()).next_multiple_of(BLOCK);

@@ -15,6 +15,7 @@ mod producer;
 mod run;
 mod schedule;
 mod segments;
+mod shared;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -26,12 +27,12 @@ use super::plan::in_rounds;
 use crate::cli::PoolArgs;
 use crate::error::{Failure, cant, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
-use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
+use crate::model::{Cache, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
 use crate::sys;
 use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
-use run::Job;
+use shared::PoolJob;
 
 /// The size of a segment, if there is room for two for each producer. Small, so that a small `--size` is written once by
 /// the end of the warm-up: after that a batch took 0.4 ms (90th percentile, ext4 on a virtio disk), but 2.7 ms on blocks
@@ -51,7 +52,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let job = job(args, &folder)?;
     check_folder(args, &job)?;
     let output = &args.output;
-    let outputs = Outputs::check(output, None, None)?;
+    let outputs = Outputs::check(output, None)?;
     let interrupt = Interrupt::catch_signals()?;
     let steps = in_rounds(args.kinds(), args.timing.rounds);
     let length = job.warmup + job.duration;
@@ -81,11 +82,8 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
 }
 
 /// Returns the requested job, if its parts fit together.
-fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
+fn job(args: &PoolArgs, folder: &Path) -> Result<PoolJob, Failure> {
     let kinds = args.kinds();
-    if args.producers == 0 && args.consumers == 0 {
-        return usage("--producers 0 --consumers 0: there is nothing to measure; leave one of them out");
-    }
     if let Some(size) = args.message_size {
         if !(SMALLEST_MESSAGE..=LARGEST_MESSAGE).contains(&size) {
             return usage(format!(
@@ -108,7 +106,6 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     let memory = batch.saturating_mul(producers + consumers);
     check_memory(memory, "", "fewer producers and consumers, a smaller --batch or smaller blocks")?;
     // Two segments for each producer: it fills one while the other is read.
-    let producers = producers.max(1);
     let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
     if segment == 0 {
         return usage(format!(
@@ -118,15 +115,14 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
             Bytes(batch.saturating_mul(2 * producers))
         ));
     }
-    let sides = u64::from(args.producers > 0) + u64::from(args.consumers > 0);
-    let job = Job {
+    let sides = 1 + u64::from(args.consumers > 0);
+    let job = PoolJob {
         folder: folder.to_path_buf(),
         size: args.size,
         segment,
         block,
         messages: args.message_size.is_some(),
         sync: args.sync,
-        total: args.total_data,
         batch: args.batch,
         producers: args.producers,
         consumers: args.consumers,
@@ -146,13 +142,10 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
 }
 
 /// Refuses a rate that does not give every producer a batch.
-fn check_rate(job: &Job) -> Result<(), Failure> {
+fn check_rate(job: &PoolJob) -> Result<(), Failure> {
     let Some(rate) = job.rate else { return Ok(()) };
-    let threads = if job.producers == 0 { job.consumers } else { job.producers };
+    let threads = job.producers;
     let wanted = u128::from(job.batch_bytes()) * u128::from(threads);
-    if job.total.is_some() {
-        return Ok(());
-    }
     if u128::from(rate) * job.duration.as_nanos() >= wanted * 1_000_000_000 {
         return Ok(());
     }
@@ -166,7 +159,7 @@ fn check_rate(job: &Job) -> Result<(), Failure> {
 }
 
 /// Refuses a folder that can't be used for this job.
-fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
+fn check_folder(args: &PoolArgs, job: &PoolJob) -> Result<(), Failure> {
     let (folder, mut alignment) = (&job.folder, 1);
     for memory in args.kinds() {
         alignment = alignment.max(segments::check_folder(folder, memory)?);
@@ -197,7 +190,7 @@ fn settle(folder: &Path) {
     });
 }
 
-fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Results {
+fn results(args: &PoolArgs, job: &PoolJob, runs: Vec<Run>, interrupted: bool) -> Results {
     let filesystem = File::open(&job.folder)
         .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
     let sides = [(job.producers, Rw::Write), (job.consumers, Rw::Read)];
@@ -220,7 +213,6 @@ fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Res
         direct: args.kinds().into_iter().any(Memory::is_direct),
         cache: vec![if job.drop_caches { Cache::Cold } else { Cache::Keep }],
         route: vec![Route::Auto],
-        executor: vec![Executor::Ringfile],
         rounds: args.timing.rounds,
         verify: true,
         ..Params::default()

@@ -1,6 +1,6 @@
 //! The notes below the tables: whether the rate was reached, what the pool did, and the meaning of the figures.
 
-use super::run::Job;
+use super::shared::PoolJob;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
@@ -9,13 +9,13 @@ use crate::perf::notes::{machine, timing};
 use crate::perf::plan::Timing;
 use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
-use crate::values::{self, Bytes, IoSize};
+use crate::values::{self, Bytes};
 
 /// The part of the requested rate that counts as reached: the last batches end after the measured time.
 const CARRIED: f64 = 0.95;
 
 /// Returns the notes, one line each.
-pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
+pub fn of(args: &PoolArgs, job: &PoolJob, results: &Results) -> Vec<String> {
     let (runs, filesystem) = (&results.runs[..], &results.machine.filesystem);
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(job, rate, runs)));
@@ -25,7 +25,7 @@ pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
     notes.extend(written(job));
-    notes.push(timing(Timing::of(&args.timing), args.total_data.map(IoSize::Bytes), results));
+    notes.push(timing(Timing::of(&args.timing), None, results));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
@@ -49,14 +49,14 @@ pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
 }
 
 /// Returns whether the slowest run reached the rate of its side.
-fn carried(job: &Job, rate: u64, runs: &[Run]) -> Option<String> {
+fn carried(job: &PoolJob, rate: u64, runs: &[Run]) -> Option<String> {
     let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
     let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;
     let (memory, side) =
         (worst.setup.memory.as_ref().map(values::name)?, worst.setup.side.as_ref().map(values::name)?);
     let had = Bytes(worst.bw_bytes as u64);
     let left = runs.iter().map(backlog).max().unwrap_or(0);
-    let asked = if job.producers > 0 && job.consumers > 0 {
+    let asked = if job.consumers > 0 {
         let both = Bytes(rate.saturating_mul(2));
         format!("{both} a second requested of both sides together, {} of each", Bytes(rate))
     } else {
@@ -109,10 +109,6 @@ fn pool(runs: &[Run]) -> Option<String> {
 }
 
 fn checked(runs: &[Run]) -> String {
-    if runs.iter().all(|run| run.setup.side == Some(Side::Consumer)) {
-        return "there were no producers: segments were written before each run, and every block that was read was right"
-            .into();
-    }
     let of_producers = runs.iter().filter(|run| run.setup.side == Some(Side::Producer));
     if runs.iter().all(|run| run.setup.side == Some(Side::Producer)) {
         return "there were no consumers: written blocks were not read back".into();
@@ -126,7 +122,7 @@ fn checked(runs: &[Run]) -> String {
     }
 }
 
-fn place(job: &Job, filesystem: &str) -> String {
+fn place(job: &PoolJob, filesystem: &str) -> String {
     format!(
         "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}{}",
         job.folder.display(),
@@ -139,7 +135,7 @@ fn place(job: &Job, filesystem: &str) -> String {
 }
 
 /// Returns a note on when a batch counted as written.
-fn written(job: &Job) -> Option<String> {
+fn written(job: &PoolJob) -> Option<String> {
     let until = if job.sync { "it was durable" } else { "it could be read" };
     if !job.messages {
         return job
@@ -154,7 +150,7 @@ fn written(job: &Job) -> Option<String> {
     ))
 }
 
-fn units(job: &Job, runs: &[Run]) -> String {
+fn units(job: &PoolJob, runs: &[Run]) -> String {
     let from = if job.rate.is_some() { "from when it was due by the rate" } else { "from when it began" };
     let mut text = format!(
         "latencies in µs, of whole batches: a producer's {from} until it was written, a consumer's from when it was \

@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-use ringfile::PoolMetrics;
+use ringfile::buf::PoolMetrics;
 
 use super::ledger::Ledger;
-use super::run::{Job, Outcome};
+use super::run::PoolOutcome;
+use super::shared::PoolJob;
 use crate::engine::rated;
 use crate::model::{Actor, Cache, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 
 /// Returns the figures of the producers and of the consumers, if there are any.
-pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
+pub fn runs(job: &PoolJob, memory: Memory, turn: (u32, Role), outcome: &PoolOutcome) -> Vec<Run> {
     let sides = [(Side::Producer, Rw::Write, job.producers), (Side::Consumer, Rw::Read, job.consumers)];
     let there = sides.into_iter().filter(|&(.., threads)| threads > 0);
     there.map(|side| run(job, setup(job, memory, side), turn, outcome)).collect()
 }
 
 /// Returns the setup of one side.
-fn setup(job: &Job, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Setup {
+fn setup(job: &PoolJob, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Setup {
     Setup {
         numjobs: threads as usize,
         iodepth: job.batch as usize,
@@ -34,7 +35,7 @@ fn setup(job: &Job, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Set
     }
 }
 
-fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -> Run {
+fn run(job: &PoolJob, setup: Setup, (round, role): (u32, Role), outcome: &PoolOutcome) -> Run {
     let is_producer = setup.side == Some(Side::Producer);
     let threads = if is_producer { &outcome.producers } else { &outcome.consumers };
     let ledger = &Ledger::of_all(threads, outcome.shared.timeline.measured);
@@ -43,7 +44,7 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
     counted.routes.workers = ops.saturating_sub(counted.routes.total());
     // A write carries many messages, and syncs are operations too: the library does not count blocks then.
     let each_is_one = !(job.messages || job.sync && is_producer);
-    let time = measured_time(job, outcome, ledger);
+    let time = measured_time(outcome, ledger);
     let run = rated(Run::new(setup, round, role), ops, time, ledger.usage.as_ref());
     let mut run = Run {
         pool: Some(of_pool(job, (is_producer, threads), outcome, ledger, run.duration_s)),
@@ -54,31 +55,31 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
         route_ops: each_is_one.then_some(counted.routes),
         ..run
     };
-    let refused = ringfile::refused_registration().map(|refused| refused.to_string());
+    let refused = ringfile::buf::refused_registration().map(|refused| refused.to_string());
     run.refused = refused.filter(|_| run.not_fixed() > 0);
     run
 }
 
 /// Returns the time from the first measured batch to the last; at a rate at least to the end, because the last batch
 /// may be due long before.
-fn measured_time(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Duration {
+fn measured_time(outcome: &PoolOutcome, ledger: &Ledger) -> Duration {
     let timeline = &outcome.shared.timeline;
     let stopped = outcome.shared.stopped();
-    let end = if stopped || job.total.is_some() { ledger.last } else { ledger.last.max(timeline.end) };
+    let end = if stopped { ledger.last } else { ledger.last.max(timeline.end) };
     end.saturating_duration_since(timeline.measured).max(Duration::from_nanos(1))
 }
 
-fn actor(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Actor {
-    let duration_s = measured_time(job, outcome, ledger).as_secs_f64();
+fn actor(job: &PoolJob, outcome: &PoolOutcome, ledger: &Ledger) -> Actor {
+    let duration_s = measured_time(outcome, ledger).as_secs_f64();
     let ops = ledger.latency.count();
     let bw_bytes = ops as f64 * job.block as f64 / duration_s;
     Actor { ops, duration_s, bw_bytes, latency_ns: ledger.latency.summary() }
 }
 
 fn of_pool(
-    job: &Job,
+    job: &PoolJob,
     (is_producer, threads): (bool, &[Ledger]),
-    outcome: &Outcome,
+    outcome: &PoolOutcome,
     ledger: &Ledger,
     seconds: f64,
 ) -> PoolRun {
@@ -95,7 +96,7 @@ fn of_pool(
             .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
         metrics: outcome.pool.as_ref().map(figures),
         actors: threads.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
-        both: (job.producers > 0 && job.consumers > 0).then(|| actor(job, outcome, &all)),
+        both: (job.consumers > 0).then(|| actor(job, outcome, &all)),
     }
 }
 

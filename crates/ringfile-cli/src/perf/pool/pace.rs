@@ -2,22 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::run::{Job, Shared, TICK};
 use super::schedule::Schedule;
+use super::segments::TICK;
+use super::shared::{PoolJob, Shared};
 
 /// The pace of one thread: at a rate, or as fast as possible.
 #[derive(Debug)]
 pub struct Pace {
     schedule: Option<Schedule>,
-    /// The measured batches after which the thread is done.
-    quota: Option<u64>,
     batches: u64,
     measured: u64,
 }
 
 impl Pace {
     /// Returns the pace of thread `number` of `threads`, which share the rate and the data.
-    pub fn new(job: &Job, number: u32, threads: u32) -> Pace {
+    pub fn new(job: &PoolJob, number: u32, threads: u32) -> Pace {
         let threads = u64::from(threads);
         let schedule = job.rate.map(|rate| Schedule {
             rate,
@@ -25,8 +24,7 @@ impl Pace {
             producers: threads,
             producer: u64::from(number),
         });
-        let quota = job.total.map(|total| total.div_ceil(job.batch_bytes() * threads));
-        Pace { schedule, quota, batches: 0, measured: 0 }
+        Pace { schedule, batches: 0, measured: 0 }
     }
 
     /// Returns how many batches were done.
@@ -46,9 +44,6 @@ impl Pace {
         // Unless the run is stopped, each thread measures a batch, however late it starts or the disk responds:
         // otherwise the longest stalls would have no figures.
         let has_some = self.measured > 0;
-        if self.quota.is_some_and(|quota| self.measured >= quota) {
-            return None;
-        }
         let due = match self.schedule {
             Some(schedule) => {
                 timeline.begin.checked_add(schedule.due(self.batches)?).filter(|&due| due < timeline.end)?
@@ -80,9 +75,6 @@ impl Pace {
         let timeline = shared.timeline;
         // The rest of a stopped run is no backlog.
         let schedule = self.schedule.filter(|_| !shared.stopped())?;
-        if self.quota.is_some() {
-            return Some(0);
-        }
         Some(schedule.due_before(timeline.end - timeline.begin).saturating_sub(self.batches))
     }
 }

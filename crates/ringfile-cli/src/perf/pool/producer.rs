@@ -8,15 +8,14 @@ use ringfile::Appender;
 
 use super::content::Label;
 use super::ledger::Ledger;
-use super::memory::Source;
+use super::memory::MemorySource;
 use super::messages::Messages;
 use super::pace::Pace;
-use super::run::{Shared, outcome_of};
 use super::segments::{Log, Segment};
+use super::shared::{Shared, outcome_of};
 use crate::error::{Failure, library};
 
 /// A batch that was written.
-#[derive(Clone)]
 pub struct Written {
     /// Its segment, which is kept until the batch was read.
     pub segment: Arc<Segment>,
@@ -50,7 +49,7 @@ pub struct Produced {
     pub backlog: Option<u64>,
 }
 
-impl<S: Source> Producer<S> {
+impl<S: MemorySource> Producer<S> {
     /// Returns a producer that hands its batches to all consumers in turn.
     pub fn new(shared: &Arc<Shared>, source: S, number: u32, consumers: Vec<Sender<Written>>) -> Producer<S> {
         let job = &shared.job;

@@ -7,90 +7,32 @@
 //! Invariants: at the end no operation is in flight and no buffer is in use; unless the run was stopped, every written
 //! block was checked.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use ringfile::{BufResult, JoinError, Pool, PoolMetrics};
+use ringfile::Pool;
+use ringfile::buf::PoolMetrics;
 
 use super::consumer::Consumer;
-use super::content::{Content, Label};
 use super::ledger::Ledger;
-use super::memory::{Copied, Malloc, Plain, Source};
+use super::memory::{Copied, Malloc, MemorySource, Plain};
 use super::messages;
-use super::pace::Pace;
 use super::producer::{Produced, Producer, Written};
-use super::schedule::Timeline;
-use super::segments::Store;
+use super::segments::TICK;
+use super::shared::{PoolJob, Shared};
 use crate::engine::ringfile::capacity_of;
-use crate::engine::{raise, window};
+use crate::engine::window;
 use crate::error::{Failure, io_on, library};
 use crate::interrupt::Interrupt;
 use crate::model::Memory;
 use crate::sys::{self, Usage};
-use crate::values;
-
-/// How often a waiting thread checks whether the run was stopped.
-pub const TICK: Duration = Duration::from_millis(50);
-
-/// The time for all threads to start before the first batch is due.
-const LEAD: Duration = Duration::from_millis(20);
-
-/// What a run does.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// The folder of the segments.
-    pub folder: PathBuf,
-    /// The most bytes of the disk that segments use at once.
-    pub size: u64,
-    /// Bytes of a segment: whole batches.
-    pub segment: u64,
-    /// Bytes of a block, or of a message.
-    pub block: u64,
-    /// Whether blocks are messages of a log.
-    pub messages: bool,
-    /// Whether a batch counts as written when it is durable.
-    pub sync: bool,
-    /// Bytes after which a run ends, if not after its time.
-    pub total: Option<u64>,
-    /// Blocks in a batch.
-    pub batch: u32,
-    /// Threads that write.
-    pub producers: u32,
-    /// Threads that read.
-    pub consumers: u32,
-    /// Bytes a second of each side: of all producers together, and of all consumers together.
-    pub rate: Option<u64>,
-    /// Whether the page cache is dropped before each run.
-    pub drop_caches: bool,
-    /// The warm-up before.
-    pub warmup: Duration,
-    /// The measured time.
-    pub duration: Duration,
-}
-
-impl Job {
-    /// Returns the bytes of a batch.
-    pub fn batch_bytes(&self) -> u64 {
-        self.block * u64::from(self.batch)
-    }
-
-    /// Returns the labels of a batch's blocks.
-    pub fn labels(&self, first: Label) -> impl Iterator<Item = Label> + use<> {
-        let block = self.block;
-        (0..u64::from(self.batch)).map(move |index| Label {
-            number: first.number + index,
-            offset: first.offset + index * block,
-            ..first
-        })
-    }
-}
 
 /// The outcome of a run.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct PoolOutcome {
     /// What its threads shared: the times, and what they counted.
     pub shared: Arc<Shared>,
     /// The record of each producer.
@@ -107,92 +49,20 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
-impl Outcome {
+impl PoolOutcome {
     /// Returns the record of each thread.
     pub fn ledgers(&self) -> impl Iterator<Item = &Ledger> {
         self.producers.iter().chain(&self.consumers)
     }
 }
 
-/// What all threads of a run share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The job.
-    pub job: Job,
-    /// The times of the run.
-    pub timeline: Timeline,
-    /// The source of segments.
-    pub store: Arc<Store>,
-    /// The content of blocks.
-    pub content: Content,
-    stop: AtomicBool,
-    failure: Mutex<Option<Failure>>,
-    written: AtomicU64,
-    checked: AtomicU64,
-}
-
-impl Shared {
-    fn new(job: &Job, memory: Memory) -> Arc<Shared> {
-        Shared::with(job, Store::new(&job.folder, memory, job.segment, job.size))
-    }
-
-    fn with(job: &Job, store: Arc<Store>) -> Arc<Shared> {
-        // With a total, the amount ends the run.
-        let duration = if job.total.is_some() { values::LONGEST } else { job.duration };
-        Arc::new(Shared {
-            timeline: Timeline::new(Instant::now() + LEAD, job.warmup, duration),
-            store,
-            content: Content::new(job.block as usize),
-            job: job.clone(),
-            stop: AtomicBool::new(false),
-            failure: Mutex::new(None),
-            written: AtomicU64::new(0),
-            checked: AtomicU64::new(0),
-        })
-    }
-
-    /// Returns whether all threads are to end as soon as possible.
-    pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Counts written blocks.
-    pub fn count_written(&self, blocks: u64) {
-        self.written.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    /// Counts blocks that were read and were right.
-    pub fn count_checked(&self, blocks: u64) {
-        self.checked.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    /// Returns how many blocks were written.
-    pub fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many blocks were read and were right.
-    pub fn checked(&self) -> u64 {
-        self.checked.load(Ordering::Relaxed)
-    }
-
-    fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    fn fail(&self, failure: Failure) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
-        self.stop();
-    }
-}
-
 /// Carries out a run; `tick` is called now and then meanwhile.
 pub fn run(
-    job: &Job,
+    job: &PoolJob,
     memory: Memory,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
-) -> Result<Outcome, Failure> {
+) -> Result<PoolOutcome, Failure> {
     match memory {
         Memory::Pool | Memory::PoolBuffered => {
             let pool = Pool::builder().capacity(pool_capacity(job)).build();
@@ -208,40 +78,33 @@ pub fn run(
 }
 
 /// Returns room for all buffers that can be in use at once.
-pub fn pool_capacity(job: &Job) -> usize {
-    let (threads, writers) = (u64::from(job.producers + job.consumers), u64::from(job.producers.max(1)));
+pub fn pool_capacity(job: &PoolJob) -> usize {
+    let (threads, writers) = (u64::from(job.producers + job.consumers), u64::from(job.producers));
     if job.messages {
         let each = (job.batch_bytes() + (8 << 10)) * threads + messages::memory(job) * writers;
         return usize::try_from(each.saturating_mul(2).saturating_add(4 << 20)).unwrap_or(usize::MAX);
     }
-    let buffers = threads.max(writers) * u64::from(job.batch);
-    capacity_of(buffers, job.block)
+    capacity_of(threads * u64::from(job.batch), job.block)
 }
 
-fn run_with<S: Source>(
-    job: &Job,
+fn run_with<S: MemorySource>(
+    job: &PoolJob,
     source: &S,
     memory: Memory,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
-) -> Result<Outcome, Failure> {
+) -> Result<PoolOutcome, Failure> {
     let mut shared = Shared::new(job, memory);
-    let mut written = Vec::new();
-    if job.producers == 0 {
-        written = prepare(&shared, source, interrupt)?;
-    }
     if job.drop_caches {
         sys::drop_all_caches()
             .map_err(|error| io_on("can't write to", Path::new(sys::DROP_CACHES), &error))?;
-    }
-    if job.producers == 0 || job.drop_caches {
         // The measurement begins now.
         shared = Shared::with(job, shared.store.clone());
     }
     let (mut producers, mut consumers) = (Vec::new(), Vec::new());
     let mut backlog: Option<u64> = None;
     let usage = std::thread::scope(|scope| {
-        let threads = Threads::start(scope, &shared, source, &written);
+        let threads = Threads::start(scope, &shared, source);
         let before = threads.conduct(&shared, interrupt, tick);
         for producer in threads.producers.into_iter().filter_map(window::joined) {
             let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
@@ -252,31 +115,9 @@ fn run_with<S: Source>(
         consumers.extend(threads.consumers.into_iter().filter_map(window::joined));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
     });
-    let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let failure = shared.take_failure();
     let backlog = backlog.filter(|_| !shared.stopped());
-    Ok(Outcome { shared, producers, consumers, backlog, usage, pool: None, failure })
-}
-
-/// Writes all segments for consumers without producers.
-fn prepare<S: Source>(
-    shared: &Arc<Shared>,
-    source: &S,
-    interrupt: &Interrupt,
-) -> Result<Vec<Written>, Failure> {
-    let job = Job { producers: 1, rate: None, total: None, sync: false, ..shared.job.clone() };
-    let preparing = Shared::with(&job, shared.store.clone());
-    let batches = job.size / job.segment * (job.segment / job.batch_bytes());
-    ringfile::block_on(async {
-        let mut producer = Producer::new(&preparing, source.clone(), 0, Vec::new());
-        let mut all = Vec::new();
-        while (all.len() as u64) < batches && !interrupt.asked() {
-            // Read from the files, which have more than fits into memory.
-            let written = producer.write(Instant::now()).await?;
-            all.extend(written.map(|written| Written { log: Weak::new(), ..written }));
-        }
-        producer.finish().await?;
-        Ok(all)
-    })
+    Ok(PoolOutcome { shared, producers, consumers, backlog, usage, pool: None, failure })
 }
 
 /// The threads of a run.
@@ -286,11 +127,10 @@ struct Threads<'scope> {
 }
 
 impl<'scope> Threads<'scope> {
-    fn start<S: Source>(
+    fn start<S: MemorySource>(
         scope: &'scope Scope<'scope, '_>,
         shared: &Arc<Shared>,
         source: &S,
-        written: &'scope [Written],
     ) -> Threads<'scope> {
         let mut threads = Threads { producers: Vec::new(), consumers: Vec::new() };
         let mut outboxes: Vec<mpsc::Sender<Written>> = Vec::new();
@@ -299,14 +139,7 @@ impl<'scope> Threads<'scope> {
             outboxes.push(outbox);
             let source = source.clone();
             threads.consumers.extend(spawn(scope, shared, format!("consumer-{number}"), move |shared| {
-                let consumer = Consumer::new(shared, source, inbox);
-                if shared.job.producers > 0 {
-                    return ringfile::block_on(consumer.run());
-                }
-                // Each begins with another batch, so that they do not all read the same.
-                let first = written.len() * number as usize / shared.job.consumers as usize;
-                let pace = Pace::new(&shared.job, number, shared.job.consumers);
-                ringfile::block_on(consumer.replay(written, first, pace))
+                ringfile::block_on(Consumer::new(shared, source, inbox).run())
             }));
         }
         for number in 0..shared.job.producers {
@@ -357,7 +190,7 @@ fn spawn<'scope, T: Send + 'scope>(
         let _stop = StopOnPanic(&its_own);
         // The kernel delays wake-ups by up to 50 µs to save power, which would count as latency. If it refuses to
         // change that, the delay shows as lateness.
-        let _ = nix::sys::prctl::set_timerslack(1);
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         work(&its_own).map_err(|failure| its_own.fail(failure)).ok()
     };
     let started = Builder::new().name(name).spawn_scoped(scope, body);
@@ -374,11 +207,6 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-/// Returns the outcome of an operation's task; continues its panic.
-pub fn outcome_of<B>(joined: Result<BufResult<B>, JoinError>) -> BufResult<B> {
-    joined.unwrap_or_else(|error| raise(error))
-}
-
 #[cfg(test)]
 pub mod tests {
     use clap::ValueEnum;
@@ -387,15 +215,14 @@ pub mod tests {
     use super::*;
     use crate::testfile::DefaultPlace;
 
-    fn job(folder: &Path) -> Job {
-        Job {
+    fn job(folder: &Path) -> PoolJob {
+        PoolJob {
             folder: folder.to_path_buf(),
             size: 64 << 10,
             segment: 16 << 10,
             block: 4096,
             messages: false,
             sync: false,
-            total: None,
             batch: 2,
             producers: 2,
             consumers: 3,
@@ -413,7 +240,7 @@ pub mod tests {
 
     /// Returns the outcome of a run that must succeed.
     #[track_caller]
-    fn done(job: &Job, memory: Memory) -> Outcome {
+    fn done(job: &PoolJob, memory: Memory) -> PoolOutcome {
         let outcome = run(job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
         assert!(outcome.failure.is_none() && !outcome.shared.stopped(), "{:?}", outcome.failure);
         outcome
@@ -425,7 +252,7 @@ pub mod tests {
     }
 
     #[track_caller]
-    fn check(job: &Job, memory: Memory) -> Outcome {
+    fn check(job: &PoolJob, memory: Memory) -> PoolOutcome {
         let outcome = done(job, memory);
         let (written, checked) = (outcome.shared.written(), outcome.shared.checked());
         assert!(written > 0 && written == checked, "{written} written, {checked} checked");
@@ -460,8 +287,14 @@ pub mod tests {
             }
             for sync in [false, true] {
                 let batch = 7;
-                let job =
-                    Job { messages: true, block: 1000, batch, segment: 14_000, sync, ..job(folder.path()) };
+                let job = PoolJob {
+                    messages: true,
+                    block: 1000,
+                    batch,
+                    segment: 14_000,
+                    sync,
+                    ..job(folder.path())
+                };
                 let outcome = check(&job, memory);
                 if let Some(pool) = outcome.pool {
                     assert_eq!((pool.in_use, pool.outside_allocations, pool.failures), (0, 0, 0), "{pool:?}");
@@ -473,7 +306,7 @@ pub mod tests {
     #[test]
     fn segments_that_nobody_reads_do_not_use_up_the_pool() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let small = Job {
+        let small = PoolJob {
             messages: true,
             block: 1000,
             batch: 7,
@@ -495,34 +328,16 @@ pub mod tests {
     }
 
     #[test]
-    fn either_side_alone() {
+    fn producers_alone() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for messages in [false, true] {
             for memory in [Memory::PoolBuffered, Memory::Vec] {
-                let job = Job { messages, ..job(folder.path()) };
-                let alone = |producers, consumers| done(&Job { producers, consumers, ..job.clone() }, memory);
-                let produced = alone(2, 0);
+                let job = PoolJob { messages, ..job(folder.path()) };
+                let produced = done(&PoolJob { producers: 2, consumers: 0, ..job }, memory);
                 let (written, checked) = (produced.shared.written(), produced.shared.checked());
                 assert!(written > 0 && checked == 0 && produced.producers.len() == 2);
                 assert!(measured(&produced.producers) > 0 && measured(&produced.consumers) == 0);
-                let consumed = alone(0, 3);
-                let (written, checked) = (consumed.shared.written(), consumed.shared.checked());
-                assert!(checked > 0 && written == 0 && consumed.consumers.len() == 3);
-                assert!(measured(&consumed.consumers) > 0);
             }
-        }
-    }
-
-    #[test]
-    fn a_run_ends_when_its_data_is_done() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        // Four batches of 8 KiB for each of two producers.
-        let total = Some(8 * 8192);
-        for rate in [None, Some(1 << 20)] {
-            let job = Job { total, rate, duration: Duration::from_secs(3600), ..job(folder.path()) };
-            let outcome = check(&job, Memory::Vec);
-            assert_eq!(measured(&outcome.producers), 8 * 2);
-            assert_eq!(outcome.backlog, rate.map(|_| 0));
         }
     }
 
@@ -532,7 +347,7 @@ pub mod tests {
         // 100 batches a second of all producers, for half a second with the warm-up.
         let rate = Some(100 * 8192);
         let times = (Duration::from_millis(100), Duration::from_millis(400));
-        let job = Job { rate, warmup: times.0, duration: times.1, ..job(folder.path()) };
+        let job = PoolJob { rate, warmup: times.0, duration: times.1, ..job(folder.path()) };
         let outcome = check(&job, Memory::Vec);
         assert_eq!(outcome.shared.written() + outcome.backlog.expect("at a rate"), 2 * 50);
     }
@@ -540,7 +355,7 @@ pub mod tests {
     #[test]
     fn a_rate_that_no_machine_carries_leaves_a_backlog() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let job = Job { rate: Some(1 << 40), ..job(folder.path()) };
+        let job = PoolJob { rate: Some(1 << 40), ..job(folder.path()) };
         let outcome = check(&job, Memory::Vec);
         let due = (u128::from(job.rate.expect("a rate")) * 105 / 1000 / 8192) as u64 * 2;
         let done = outcome.shared.written() + outcome.backlog.expect("at a rate");
@@ -554,7 +369,7 @@ pub mod tests {
     #[test]
     fn a_folder_that_goes_away_is_an_error_and_ends_the_run() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let job = Job { duration: Duration::from_secs(60), ..job(&folder.path().join("gone")) };
+        let job = PoolJob { duration: Duration::from_secs(60), ..job(&folder.path().join("gone")) };
         let outcome = run(&job, Memory::Vec, &Interrupt::default(), &mut || {}).expect("it can be started");
         let error = outcome.failure.expect("there is no folder").to_string();
         assert!(outcome.shared.stopped() && error.contains("gone") && error.contains("errno 2"), "{error}");

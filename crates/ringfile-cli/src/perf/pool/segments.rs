@@ -10,12 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ringfile::{AllocateMode, File, OpenOptions};
+use ringfile::fs::AllocateMode;
+use ringfile::{File, OpenOptions};
 
-use super::run::TICK;
+use std::time::Duration;
+
 use crate::error::{Failure, cant, library, refuse};
 use crate::model::Memory;
 use crate::values;
+
+/// How often a waiting thread checks whether the run was stopped.
+pub const TICK: Duration = Duration::from_millis(50);
 
 /// The store of segments.
 #[derive(Debug)]
@@ -46,7 +51,7 @@ pub struct Segment {
 }
 
 /// The source of a segment.
-enum Found {
+enum FoundSegment {
     /// A file that was used before.
     Unused(File),
     /// A new file, with this number.
@@ -77,14 +82,14 @@ impl Store {
     /// Returns a segment with allocated space. Blocks until one is available; `None` if `stopped` returns true before.
     async fn take(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<Option<Segment>, Failure> {
         let file = match self.find(stopped) {
-            Found::Unused(file) => file,
-            Found::ToMake(number) => self.make(number).await?,
-            Found::Nothing => return Ok(None),
+            FoundSegment::Unused(file) => file,
+            FoundSegment::ToMake(number) => self.make(number).await?,
+            FoundSegment::Nothing => return Ok(None),
         };
         Ok(Some(Segment { file: Some(file), store: self.clone() }))
     }
 
-    fn find(&self, stopped: &dyn Fn() -> bool) -> Found {
+    fn find(&self, stopped: &dyn Fn() -> bool) -> FoundSegment {
         let mut files = self.lock();
         let mut waited = false;
         loop {
@@ -92,16 +97,16 @@ impl Store {
             // used again, buffered logs would overwrite the same pages of memory and never write to the disk.
             if files.made < self.most {
                 files.made += 1;
-                return Found::ToMake(files.made);
+                return FoundSegment::ToMake(files.made);
             }
             if let Some(file) = files.unused.pop_front() {
-                return Found::Unused(file);
+                return FoundSegment::Unused(file);
             }
             if !std::mem::replace(&mut waited, true) {
                 self.waits.fetch_add(1, Ordering::Relaxed);
             }
             if stopped() {
-                return Found::Nothing;
+                return FoundSegment::Nothing;
             }
             files = self.came_back.wait_timeout(files, TICK).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -190,7 +195,7 @@ impl Log {
 fn open_unnamed(folder: &Path, memory: Memory, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).direct(memory.is_direct()).dont_cache(memory.is_uncached());
-    match options.clone().custom_flags(libc::O_TMPFILE).open(folder) {
+    match options.clone().custom_flags(libc::O_TMPFILE).open_blocking(folder) {
         Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             open_and_remove(&mut options, folder, number)
         }
@@ -202,7 +207,7 @@ fn open_unnamed(folder: &Path, memory: Memory, number: u64) -> ringfile::Result<
 /// closed.
 fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> ringfile::Result<File> {
     let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
-    let opened = options.create_new(true).open(&path);
+    let opened = options.create_new(true).open_blocking(&path);
     if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
         // Without direct I/O, opening fails but makes the file. If it was not made, there is nothing to remove.
         let _ = std::fs::remove_file(&path);

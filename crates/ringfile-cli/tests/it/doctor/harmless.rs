@@ -5,8 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{doctor, report};
 use crate::support::{children_of, disk_folder, file_with, files_in, folder, permit, run, wait_until};
@@ -63,7 +62,7 @@ fn killed_at_any_time_it_leaves_nothing() {
         let process = child.id();
         let others = children_of(process);
         // It may have finished already.
-        let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
+        let _ = kill_process(Pid::from_child(&child), Signal::KILL);
         child.wait().expect("it ends");
         assert_eq!(files_in(folder.path()), 0);
         for other in others {

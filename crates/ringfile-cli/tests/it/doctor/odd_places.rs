@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use nix::mount::MsFlags;
+use rustix::mount::MountFlags;
 use serde_json::{Value, json};
 
 use super::{assert_finds, doctor, report, text};
@@ -42,7 +42,7 @@ fn files_of_the_kernel_are_not_opened() {
 #[test]
 fn a_read_only_file_system_is_looked_at() {
     let folder = folder();
-    let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::MS_RDONLY, "size=1m") else { return };
+    let Some(_mounted) = Mounted::tmpfs(folder.path(), MountFlags::RDONLY, "size=1m") else { return };
     let report = report(folder.path());
     assert!(text(&report["file"]["writes_tried"]).contains("Read-only"), "{}", report["file"]);
     assert_finds(&report, "Mounted read-only");
@@ -51,7 +51,7 @@ fn a_read_only_file_system_is_looked_at() {
 #[test]
 fn a_full_file_system_is_reported_as_full() {
     let folder = folder();
-    let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::empty(), "size=1m") else { return };
+    let Some(_mounted) = Mounted::tmpfs(folder.path(), MountFlags::empty(), "size=1m") else { return };
     let _ = std::fs::write(folder.path().join("all"), vec![1; 2 << 20]);
     let report = report(folder.path());
     assert_eq!(report["file"]["answered"], true);
@@ -68,7 +68,7 @@ fn an_overlay_leads_to_the_disk_below() {
     };
     let options = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
     let source = Path::new("overlay");
-    let Some(_mounted) = Mounted::at(folder.path(), "overlay", source, MsFlags::empty(), &options) else {
+    let Some(_mounted) = Mounted::at(folder.path(), "overlay", source, MountFlags::empty(), &options) else {
         return;
     };
     let (over, under) = (report(folder.path()), report(below.path()));
@@ -103,7 +103,7 @@ fn a_file_system_that_never_answers_holds_nobody() {
     };
     let (folder, source) = (folder(), Path::new("nobody"));
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-    let Some(_mounted) = Mounted::at(folder.path(), "fuse", source, MsFlags::empty(), &options) else {
+    let Some(_mounted) = Mounted::at(folder.path(), "fuse", source, MountFlags::empty(), &options) else {
         return;
     };
     let finished = run(doctor(folder.path()).arg("--json")).ok();

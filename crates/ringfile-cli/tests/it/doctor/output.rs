@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
-use super::{assert_finds, doctor, feature, parse, report};
-use crate::support::{disk_folder, file_with, folder, ringfile, run};
+use super::{assert_finds, doctor, feature, parse, report, report_of, text};
+use crate::support::{disk_folder, file_with, folder, ringfile, run, terminal};
 
 #[test]
 fn json_has_the_documented_form() {
@@ -39,6 +38,20 @@ fn json_has_the_documented_form() {
 }
 
 #[test]
+fn wrong_variables_of_the_environment_are_named() {
+    let folder = folder();
+    let wrong = [("RINGFILE_DEPHT", "4"), ("RINGFILE_DIRECT", "maybe"), ("RINGFILE_CAPACITY", "0")];
+    let report =
+        report_of(|| run(doctor(folder.path()).arg("--json").envs(wrong).env("RINGFILE_ROUTE", "ring")));
+    assert_finds(&report, "Settings of the environment are wrong");
+    let said = report["process"]["wrong_variables"].as_array().expect("a list");
+    let said: Vec<_> = said.iter().map(text).collect();
+    assert_eq!(said[0], "`RINGFILE_DEPHT` is not a setting: did you mean `RINGFILE_DEPTH`?");
+    assert!(said[1].starts_with("`RINGFILE_CAPACITY` can't be 0: give 4096 bytes or more"), "{said:?}");
+    assert_eq!(said[2..], ["`RINGFILE_DIRECT` can't be maybe: give true or false"]);
+}
+
+#[test]
 fn every_part_of_io_uring_was_tried() {
     let folder = folder();
     let report = report(folder.path());
@@ -53,7 +66,7 @@ fn every_part_of_io_uring_was_tried() {
         assert!(feature(&report, name)["why"].is_string(), "{name} is missing");
     }
     // What the library says that it uses must work here too.
-    for name in ringfile::ring_features().into_iter().flatten() {
+    for name in ringfile::metrics::ring_features().into_iter().flatten() {
         let found = feature(&report, &name);
         assert!(found.is_null() || found["usable"] == true, "the library uses {name}: {found}");
     }
@@ -85,14 +98,12 @@ fn text_says_what_to_do() {
 fn a_terminal_is_never_too_narrow() {
     let folder = disk_folder();
     for columns in [20_u16, 60] {
-        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(&size, None).expect("a terminal");
+        let (mut screen, side) = terminal(columns);
         let mut command = doctor(folder.path());
-        command.stdout(pty.slave.try_clone().expect("a descriptor")).stderr(Stdio::null());
+        command.stdout(side.try_clone().expect("a descriptor")).stderr(Stdio::null());
         let mut child = command.env("NO_COLOR", "1").spawn().expect("the program starts");
-        drop((command, pty.slave));
+        drop((command, side));
         let mut text = Vec::new();
-        let mut screen = std::fs::File::from(pty.master);
         // Reading ends with EIO once nobody has the other side open.
         let _ = std::io::Read::read_to_end(&mut screen, &mut text);
         assert!(child.wait().expect("it ends").success());

@@ -71,6 +71,6 @@ fn a_filter_that_kills_the_caller_is_named_and_survived() {
     assert_eq!(report["process"]["io_uring_kills"], true);
     assert_eq!(feature(&report, "io_uring")["usable"], false);
     let finding = &report["findings"][0];
-    assert!(text(&finding["fix"]).contains("RINGFILE_BACKEND=workers"), "{finding}");
+    assert!(text(&finding["fix"]).contains("RINGFILE_DISABLE=io_uring,aio"), "{finding}");
     assert_eq!(report["file"]["answered"], true, "everything else is examined: {}", report["file"]);
 }

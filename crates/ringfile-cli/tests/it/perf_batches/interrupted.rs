@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -43,7 +42,7 @@ fn saved_alone(path: &Path, folder: &TempDir) -> Value {
 #[test]
 fn while_measuring() {
     for (command, engine, thread) in FIRST {
-        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        for signal in [Signal::INT, Signal::TERM] {
             let (child, path, folder) =
                 start_with(&format!("{command} --size 8m --duration 10m --warmup 0s"));
             // Without a warm-up, the first batch starts at once.
@@ -64,7 +63,7 @@ fn while_warming_up() {
     for (command, _, thread) in FIRST {
         let (child, path, folder) = start_with(&format!("{command} --size 8m --duration 1s --warmup 10m"));
         wait_for_thread(child.id(), thread);
-        let finished = interrupt(child, Signal::SIGINT);
+        let finished = interrupt(child, Signal::INT);
         assert_eq!(finished.stdout, "", "{command}: nothing was measured");
         finished.fails(130);
         assert_eq!(runs(&saved_alone(&path, &folder)).len(), 0);
@@ -77,7 +76,7 @@ fn while_the_file_is_filled() {
         let (child, path, folder) = start_with(&format!("{command} --batch 4 --size 1g --duration 10m"));
         let has_bytes = || std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
         wait_until("the file does not come", has_bytes);
-        interrupt(child, Signal::SIGINT).fails(130);
+        interrupt(child, Signal::INT).fails(130);
         saved_alone(&path, &folder);
     }
 }
@@ -88,7 +87,7 @@ fn while_others_have_their_turn() {
         let arguments = "multiread --batch 4 --size 8m --duration 2s --warmup 0s --rounds 100";
         let (child, path, folder) = start_with(&format!("{arguments} --engines ringfile,{engine}"));
         wait_for_work(child.id(), thread);
-        let finished = interrupt(child, Signal::SIGINT);
+        let finished = interrupt(child, Signal::INT);
         if finished.stderr.contains("a ring by hand failed") {
             skip(&finished.stderr);
             continue;
@@ -112,7 +111,7 @@ fn a_fio_under_way_is_ended() {
         let arguments = format!("{command} --size 4m --duration 2s --warmup 0s --rounds 100");
         let (child, path, folder) = start_with(&arguments);
         let fio = wait_for_fio(child.id());
-        interrupt(child, Signal::SIGINT).fails(130);
+        interrupt(child, Signal::INT).fails(130);
         assert!(!Path::new(&format!("/proc/{fio}")).exists(), "fio goes on");
         let against = &saved_alone(&path, &folder)["params"]["against"];
         if !command.starts_with("file") {
@@ -130,15 +129,16 @@ fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
     let mut child = start(ringfile("perf batch --size 4m --cache warm").env("PATH", search));
     let (own, path) = (child.id(), default_file(&child));
     wait_until("no fio was started", || !children_of(own).is_empty());
-    let sleeper = Pid::from_raw(children_of(own)[0].cast_signed());
-    let id = Pid::from_raw(own.cast_signed());
-    kill(id, Signal::SIGINT).expect("the first signal is sent");
+    let sleeper = Pid::from_raw(children_of(own)[0].cast_signed()).expect("a child");
+    let id = Pid::from_child(&child);
+    kill_process(id, Signal::INT).expect("the first signal is sent");
+    // Time for the program to react to the first signal; processes are not simulated.
     std::thread::sleep(Duration::from_millis(800));
     assert!(path.exists(), "one signal waits for what is under way");
-    kill(id, Signal::SIGINT).expect("the second signal is sent");
+    kill_process(id, Signal::INT).expect("the second signal is sent");
     child.wait().expect("the program ends");
     // The process that it left holds its outputs open.
-    kill(sleeper, Signal::SIGKILL).expect("the fio is ended");
+    kill_process(sleeper, Signal::KILL).expect("the fio is ended");
     assert_eq!(end(child).code, Some(130));
     assert!(!path.exists(), "the file is left");
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use nix::mount::MsFlags;
+use rustix::mount::MountFlags;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -59,9 +59,9 @@ fn files_that_can_not_be_measured() {
 fn read_only_full_and_unlimited_places() {
     let folder = folder();
     for (flags, options, advice) in [
-        (MsFlags::MS_RDONLY, "", "Read-only"),
-        (MsFlags::empty(), "size=64k", "has room for"),
-        (MsFlags::empty(), "size=0", ""),
+        (MountFlags::RDONLY, "", "Read-only"),
+        (MountFlags::empty(), "size=64k", "has room for"),
+        (MountFlags::empty(), "size=0", ""),
     ] {
         let Some(_mounted) = Mounted::tmpfs(folder.path(), flags, options) else { return };
         let (path, out) = (folder.path().join("data.bin"), folder.path().join("out.json"));

@@ -43,8 +43,7 @@ fn names_that_json_can_not_hold_are_refused_at_once() {
 #[test]
 fn too_many_open_files_come_with_advice() {
     let program = env!("CARGO_BIN_EXE_ringfile");
-    for command in ["buffers --size 8m --bs 4k --iodepth 1 --rounds 1 --processes 1", "pool --total-data 8m"]
-    {
+    for command in ["buffers --size 8m --bs 4k --iodepth 1 --rounds 1 --processes 1", "pool --size 8m"] {
         let script = format!("ulimit -n 11; exec {program} perf {command} --duration 20ms");
         let finished =
             run(Command::new("sh").arg("-c").arg(script).env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")));

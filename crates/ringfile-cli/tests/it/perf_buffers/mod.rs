@@ -6,5 +6,5 @@
 mod agrees;
 mod bad_input;
 mod elsewhere;
+mod interrupted;
 mod results;
-mod resumed;

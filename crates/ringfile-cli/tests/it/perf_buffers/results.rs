@@ -79,20 +79,25 @@ fn the_advice_comes_first_and_the_tables_only_on_request() {
         run(command.env("TMPDIR", folder.path())).ok().stdout
     };
     let short = printed("");
-    assert!(short.starts_with("Best here: ") && short.contains("\n- depth = 4: "), "{short}");
-    let last = "All figures: --tables prints them, and says what they mean; --report FILE.html draws them.\n";
-    assert!(short.ends_with(last) && !short.contains('|') && !short.contains("whole machine"), "{short}");
+    assert!(short.starts_with("Best here: ") && short.contains("\n|depth "), "{short}");
+    let last =
+        "--tables: all figures, and what they mean; --report FILE.html draws them. --explain: the reasons.\n";
+    assert!(
+        short.ends_with(last) && !short.contains("- depth") && !short.contains("whole machine"),
+        "{short}"
+    );
+    assert!(printed("--explain").contains("\n- depth = 4: "));
     let quiet = printed("--quiet");
     assert!(quiet.starts_with("Best here: ") && !quiet.contains("--tables"), "{quiet}");
     let long = printed("--tables");
-    let order = ["Best here: ", "- depth = 4: ", "|proc|mode", "|whole machine", "latencies in µs"];
+    let order = ["Best here: ", "|depth ", "|proc|mode", "|whole machine", "latencies in µs"];
     let places = order.map(|part| long.find(part).unwrap_or_else(|| panic!("{part} in {long}")));
-    assert!(places.is_sorted() && !long.contains("All figures"), "{long}");
+    assert!(places.is_sorted() && !long.contains("--tables: "), "{long}");
 }
 
 #[test]
 fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
-    if ring_is_forbidden() || ringfile::ring_features().is_err() {
+    if ring_is_forbidden() || ringfile::metrics::ring_features().is_err() {
         return skip("there is no ring here");
     }
     // At depth 16, other routes without rings are measured beside the grid.
@@ -172,18 +177,18 @@ fn the_configuration_is_one_that_the_library_reads() {
         "{config:?}"
     );
     let advice = results["advice"].as_array().expect("a list");
-    for piece in advice {
+    for piece in advice.iter().filter(|piece| piece["sure"] != "not-compared") {
         let name = piece["name"].as_str().expect("a name");
-        assert!(text.contains(&format!("- {name} = ")), "{name} in {text}");
+        let is_in = |form: String| text.contains(&form);
+        assert!(is_in(format!("\n|{name} ")) || is_in(format!(" {name} = ")), "{name} in {text}");
     }
 }
 
 #[test]
 fn a_profile_names_functions_of_every_kind_or_says_why_not() {
-    let arguments = format!(
-        "{SHORT} --rw randread --profile --counters --buffers normal,fixed,vectored,vectored-fixed,scattered"
-    )
-    .replace("--bs 16k", "--bs 16k,64k");
+    let arguments =
+        format!("{SHORT} --rw randread --profile --buffers normal,fixed,vectored,vectored-fixed,scattered")
+            .replace("--bs 16k", "--bs 16k,64k");
     let (results, text) = measure(&arguments, None);
     let profiles = results["profile"].as_array().expect("a list");
     if profiles.is_empty() {
@@ -204,8 +209,6 @@ fn a_profile_names_functions_of_every_kind_or_says_why_not() {
         assert!(all >= hot("kernel") && (hot("kernel") < 10 || all > 10), "{all} functions");
         assert!(profile["flame_graph"].as_str().is_some_and(|svg| svg.contains("<svg")), "{kinds:?}");
     }
-    let counted = runs(&results).iter().all(|run| run["cycles"].is_u64() && run["instructions"].is_u64());
-    assert!(counted || text.contains("were not counted"), "{text}");
 }
 
 #[test]
@@ -215,6 +218,6 @@ fn without_a_ring_there_are_other_routes() {
     }
     let folder = disk_folder();
     let mut command = ringfile(&format!("perf buffers {SHORT} --rw randread"));
-    let (_, results) = measured(command.env("TMPDIR", folder.path()).env("RINGFILE_BACKEND", "workers"));
+    let (_, results) = measured(command.env("TMPDIR", folder.path()).env("RINGFILE_DISABLE", "io_uring,aio"));
     assert!(runs(&results).iter().all(|run| run["route_ops"]["ring"] == 0 && run["route"] != "ring"));
 }

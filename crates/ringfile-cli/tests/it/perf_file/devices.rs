@@ -76,7 +76,7 @@ fn a_device_that_a_loop_device_shows_is_refused_under_any_name() {
     assert!(shows.status.success(), "{shows:?}");
     let above = String::from_utf8_lossy(&shows.stdout).trim().to_owned();
     let number = std::fs::metadata(&below.path).expect("metadata").rdev();
-    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let node = below.backing.with_extension("node");
     let mut mknod = std::process::Command::new("mknod");
     let made = mknod.arg(&node).args(["b", &major.to_string(), &minor.to_string()]).status();

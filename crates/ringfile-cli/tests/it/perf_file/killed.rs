@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 
 use crate::support::{self, folder, interrupt, run, wait_for_thread, wait_until};
 
@@ -61,7 +61,7 @@ fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_go
     command.arg(&file);
     let child = under_way(command, "ringfile-0");
     assert!(said(folder.path()).iter().all(String::is_empty), "its run is under way");
-    interrupt(child, Signal::SIGKILL);
+    interrupt(child, Signal::KILL);
     assert!(file.exists(), "no process was there to remove it");
     for said in said(folder.path()) {
         let remove = format!("rm '{}'", file.display());
@@ -100,7 +100,7 @@ fn files_without_a_name_of_the_users_are_found_and_what_looks_like_them_is_not()
     // The record is made before the file, and removed after it.
     let has_both = || path.exists() && std::fs::read_dir(&state).is_ok_and(|records| records.count() > 0);
     wait_until("no file, or no record, is made", has_both);
-    interrupt(child, Signal::SIGKILL);
+    interrupt(child, Signal::KILL);
     for said in said(folder.path()) {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains(&format!("rm {}\n", path.display())), "{said}");

@@ -1,8 +1,8 @@
 //! Another file takes the name of the test file during the run: it is neither written to nor removed.
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 
-use crate::support::{children_of, end, folder, interrupt, ringfile, start, wait_for_work, wait_until};
+use crate::support::{children_of, end, folder, interrupt, ringfile, start, wait_for_thread, wait_until};
 
 /// Runs with these arguments, puts a file of the user in the place of the test file meanwhile, and asserts that this
 /// file stays as it is. `stop` ends the run that is under way. Returns what the program said.
@@ -17,11 +17,11 @@ fn replaced_during(arguments: &str, stop: bool) -> (Option<i32>, String) {
         let works = || at("n.bin").exists() && !children_of(child.id()).is_empty();
         wait_until("no worker process came up", works);
     } else {
-        wait_for_work(child.id(), "ringfile-0");
+        wait_for_thread(child.id(), "ringfile-0");
     }
     std::fs::hard_link(at("precious"), at("n.tmp")).expect("link");
     std::fs::rename(at("n.tmp"), at("n.bin")).expect("rename");
-    let finished = if stop { interrupt(child, Signal::SIGINT) } else { end(child) };
+    let finished = if stop { interrupt(child, Signal::INT) } else { end(child) };
     assert!(at("n.bin").exists(), "it was removed: {finished:#?}");
     let bytes = std::fs::read(at("precious")).expect("read");
     assert!(bytes.iter().all(|&byte| byte == 7), "it was written to: {finished:#?}");

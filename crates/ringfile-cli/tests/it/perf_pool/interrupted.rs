@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::perf_pool;
@@ -16,6 +16,7 @@ fn interrupted(arguments: &str, milliseconds: u64, signal: Signal) -> (Finished,
     let mut program = perf_pool(folder.path(), &format!("--memory vec --bs 4k --size 16m {arguments}"));
     let child = start(program.arg("--json").arg(&out));
     wait_for_thread(child.id(), "producer-0");
+    // When to interrupt it; processes are not simulated.
     std::thread::sleep(Duration::from_millis(milliseconds));
     let finished = interrupt(child, signal);
     assert_eq!(files_in(folder.path()), 0);
@@ -25,11 +26,11 @@ fn interrupted(arguments: &str, milliseconds: u64, signal: Signal) -> (Finished,
 
 #[test]
 fn while_measuring() {
-    for (signal, rate) in [(Signal::SIGINT, ""), (Signal::SIGTERM, " --rate-limit 2m")] {
+    for (signal, rate) in [(Signal::INT, ""), (Signal::TERM, " --rate-limit 2m")] {
         let (finished, results) = interrupted(&format!("--duration 10m --warmup 0s{rate}"), 500, signal);
         finished.says(&["|producer|vec"]);
-        // Operations that were not due are not backlog.
-        assert!(!finished.stdout.contains("NOT carried"), "{finished:#?}");
+        // Operations that were not due are not backlog. A busy machine may carry less than the rate.
+        assert!(!finished.stdout.contains("due but not begun"), "{finished:#?}");
         finished.fails(130);
         assert_eq!((&results["interrupted"], runs(&results).len()), (&true.into(), 2));
         let producers = &runs(&results)[0];
@@ -40,7 +41,7 @@ fn while_measuring() {
 
 #[test]
 fn while_warming_up() {
-    let (finished, results) = interrupted("--duration 1s --warmup 10m", 100, Signal::SIGINT);
+    let (finished, results) = interrupted("--duration 1s --warmup 10m", 100, Signal::INT);
     assert_eq!(finished.stdout, "", "nothing was measured");
     finished.fails(130);
     assert_eq!(runs(&results).len(), 0);
@@ -49,12 +50,12 @@ fn while_warming_up() {
 /// At a rate with most time between two batches, the threads are waiting.
 #[test]
 fn while_all_wait() {
-    let (finished, _) = interrupted("--duration 10m --warmup 0s --rate-limit 2k", 300, Signal::SIGINT);
+    let (finished, _) = interrupted("--duration 10m --warmup 0s --rate-limit 2k", 300, Signal::INT);
     finished.fails(130);
 }
 
 #[test]
 fn a_program_that_is_killed_leaves_nothing_either() {
-    let (finished, _) = interrupted("--duration 10m --warmup 0s", 300, Signal::SIGKILL);
+    let (finished, _) = interrupted("--duration 10m --warmup 0s", 300, Signal::KILL);
     assert_eq!(finished.code, None);
 }

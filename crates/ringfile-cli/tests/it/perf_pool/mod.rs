@@ -35,7 +35,7 @@ fn short(folder: &Path, arguments: &str) -> Command {
 fn direct(folder: &Path) -> Result<(), String> {
     let path = folder.join("direct");
     std::fs::write(&path, [0; 4096]).map_err(|error| error.to_string())?;
-    let opened = ringfile::OpenOptions::new().read(true).direct(true).open(&path);
+    let opened = ringfile::OpenOptions::new().read(true).direct(true).open_blocking(&path);
     std::fs::remove_file(&path).map_err(|error| error.to_string())?;
     opened.map(drop).map_err(|error| error.to_string())
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::mount::MsFlags;
+use rustix::mount::MountFlags;
 
 use super::{brief, perf_pool, short};
 use crate::support::{
@@ -18,7 +18,7 @@ fn small_disk(folder: &Path) -> Option<(Mounted, Loop)> {
         skip("there is no mkfs.ext4");
         return None;
     }
-    let mounted = Mounted::at(folder, "ext4", &device.path, MsFlags::empty(), "")?;
+    let mounted = Mounted::at(folder, "ext4", &device.path, MountFlags::empty(), "")?;
     Some((mounted, device))
 }
 
@@ -41,7 +41,7 @@ fn a_small_disk_is_refused_before_the_run_and_a_smaller_size_fits() {
 fn a_disk_that_gets_full_meanwhile_is_one_error() {
     let folder = folder();
     let options = "size=64m,nr_inodes=3";
-    let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::empty(), options) else { return };
+    let Some(_mounted) = Mounted::tmpfs(folder.path(), MountFlags::empty(), options) else { return };
     let arguments = "--memory vec --size 48m --duration 10m --warmup 0s";
     let (finished, results) = saved(&mut perf_pool(folder.path(), arguments));
     finished.fails_with(1, &["errno 28", "smaller --size"]);
@@ -52,7 +52,7 @@ fn a_disk_that_gets_full_meanwhile_is_one_error() {
 #[test]
 fn a_read_only_disk_is_refused() {
     let folder = folder();
-    let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::MS_RDONLY, "") else { return };
+    let Some(_mounted) = Mounted::tmpfs(folder.path(), MountFlags::RDONLY, "") else { return };
     run(&mut short(folder.path(), "--memory vec")).fails_with(2, &["Read-only", "--folder"]);
 }
 
@@ -85,7 +85,7 @@ fn another_user() {
         return skip(why);
     }
     let as_nobody = |memlock: &str, folder: &Path| {
-        let arguments = "perf pool --size 16m --bs 16k --duration 100ms --warmup 20ms --folder";
+        let arguments = "perf pool --tables --size 16m --bs 16k --duration 100ms --warmup 20ms --folder";
         run(unprivileged(memlock, &program, arguments).arg(folder))
     };
     for memlock in ["8388608", "65536"] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::samples::{self, batch, buffers, pool, with_others};
@@ -107,7 +107,7 @@ fn an_interrupted_run_leaves_its_page() {
     let options = "--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4 --report";
     let child = start(ringfile(&format!("perf file {options}")).arg(&html));
     wait_for_work(child.id(), "ringfile-0");
-    interrupt(child, Signal::SIGTERM).fails(130);
+    interrupt(child, Signal::TERM).fails(130);
     let page = text(&html);
     assert_stands_alone(&page);
     assert!(page.contains("Interrupted: only a part"));

@@ -35,7 +35,7 @@ pub fn session(kind: &str, runs: Vec<Value>) -> Value {
             "block_sizes_bytes": [4096, 131_072], "processes": [1, 2], "rate_limit_bytes": null, "duration_s": 0.25,
             "warmup_s": 0.05, "numjobs": [1], "iodepth": [1, 16, 64], "batch": [], "inflight": [],
             "rw": ["randread", "randwrite"], "buffers": ["normal", "fixed", "vectored", "vectored-fixed"], "direct": true,
-            "cache": ["keep"], "route": ["ring"], "executor": ["ringfile"], "against": [], "rounds": 5, "verify": false
+            "cache": ["keep"], "route": ["ring"], "against": [], "rounds": 5, "verify": false
         },
         "runs": runs,
         "notes": [
@@ -52,7 +52,7 @@ pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64
     json!({
         "engine": "ringfile", "round": round, "role": role, "numjobs": 1, "processes": 1, "iodepth": depth,
         "batch": null, "inflight": null, "rw": "randread", "buffers": "normal", "parts": null, "side": null,
-        "memory": null, "direct": true, "cache": "keep", "route": "ring", "executor": "ringfile",
+        "memory": null, "direct": true, "cache": "keep", "route": "ring",
         "block_size_bytes": block, "ops": ops, "errors": 0, "duration_s": 0.25, "iops": iops,
         "bw_bytes": iops * block as f64,
         "latency_ns": {
@@ -61,7 +61,7 @@ pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64
         },
         "cpu_us_per_io": cpu, "user_us_per_io": cpu * 0.3, "system_us_per_io": cpu * 0.7,
         "user_percent": cpu * 0.3 * iops / 1e4, "system_percent": cpu * 0.7 * iops / 1e4,
-        "context_switches": ops / 10, "system_calls": ops / 3, "cycles": null, "instructions": null,
+        "context_switches": ops / 10, "system_calls": ops / 3,
         "enters": ops / 3, "fixed_ops": 0, "route_ops": { "ring": ops, "inline": 0, "workers": 0, "aio": 0 },
         "cached_before": 0.0, "cached_after": 0.0
     })
@@ -84,7 +84,6 @@ pub fn with_others(mut session: Value) -> Value {
             run["direct"] = json!(direct);
             run["cache"] = json!(cache);
             run["route"] = json!(route);
-            run["executor"] = json!(route.map(|_| "ringfile"));
             session["runs"].as_array_mut().expect("a list").push(run);
         }
     }
@@ -216,7 +215,6 @@ pub fn batch() -> Value {
                 run["batch"] = json!(64);
                 run["inflight"] = json!(4);
                 run["route"] = if engine == "fio" { Value::Null } else { json!("auto") };
-                run["executor"] = if engine == "ringfile-tokio" { json!("tokio") } else { Value::Null };
                 run["processes"] = Value::Null;
                 runs.push(run);
             }

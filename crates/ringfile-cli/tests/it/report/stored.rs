@@ -10,12 +10,12 @@ use crate::support::{folder, run};
 type Stored = (&'static str, usize, [usize; 2], &'static [&'static str]);
 
 const STORED: [Stored; 3] =
-    [("file", 52, [20, 98], FILE), ("buffers", 112, [20, 60], BUFFERS), ("pool", 24, [18, 45], POOL)];
+    [("file", 28, [11, 51], FILE), ("buffers", 110, [20, 45], BUFFERS), ("pool", 24, [18, 35], POOL)];
 
 const FILE: &[&str] =
     &["ringfile", "78.0k", "305", "12.8", "167", "4.83", "5.40", "5.79", "7.93", "2,384", "5,202", "5.05"];
 const BUFFERS: &[&str] =
-    &["4k", "normal", "6.5k", "25.4", "153", "318", "82.5", "165", "310", "1,931", "3,416", "49.3"];
+    &["4k", "normal", "6.5k", "25.4", "153", "318", "82.5", "165", "310", "1,045", "3,416", "49.3"];
 const POOL: &[&str] =
     &["pool", "producer", "13.0k", "815", "611", "1,139", "306", "3,058", "5,128", "9,222", "13.2"];
 
@@ -44,6 +44,16 @@ fn results_of_an_earlier_version_are_shown_with_their_figures() {
             assert_eq!(drawn.iter().sum::<usize>(), points, "{name}: {plot}");
         }
     }
+}
+
+#[test]
+fn results_are_read_behind_a_byte_order_mark() {
+    let folder = folder();
+    let marked = folder.path().join("marked.json");
+    let text = std::fs::read(path("file")).expect("read");
+    std::fs::write(&marked, ["\u{feff}".as_bytes(), &text].concat()).expect("write");
+    let said = run(report().arg(path("file")).arg(&marked)).ok().stdout;
+    assert!(said.starts_with("marked beside file: 0 of 28 figures differ"), "{said}");
 }
 
 #[test]

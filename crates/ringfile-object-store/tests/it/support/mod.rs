@@ -6,16 +6,23 @@ use std::time::{Duration, Instant, SystemTime};
 use fuser::{BackgroundSession, Config, FileAttr, FileType, Filesystem, INodeNo};
 use tempfile::TempDir;
 
+#[path = "../../../../ringfile/tests/it/support/filters.rs"]
+#[allow(dead_code, reason = "shared with the tests of the library")]
+pub mod filters;
 #[path = "../../../../ringfile/tests/it/support/patience.rs"]
 mod patience;
 #[path = "../../../../ringfile/tests/it/support/process.rs"]
-#[allow(dead_code, reason = "shared with the tests of the library")]
+#[allow(dead_code, reason = "as above")]
 mod process;
 #[cfg(feature = "sim")]
 #[path = "../../../../ringfile/tests/it/support/seeds.rs"]
 pub mod seeds;
 #[path = "../../../../ringfile/tests/it/support/skip.rs"]
 mod skip;
+#[cfg(feature = "object-store-014")]
+#[path = "../../../../ringfile/tests/it/support/threads.rs"]
+#[allow(dead_code, reason = "shared with the tests of the library")]
+pub mod threads;
 
 pub use patience::patience;
 pub use process::in_child;

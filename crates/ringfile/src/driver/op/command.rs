@@ -2,7 +2,7 @@
 //!
 //! Each submission sends one command. An operation that is too long for one command continues with the next, as after a
 //! short count. Invariants: a command names as many blocks as it names bytes of memory, since the drive, not the
-//! kernel, decides how much it moves; the memory is that of `held`, or of `parts`, which stay until the answer.
+//! kernel, decides how much it moves; the memory is that of `memory`, or of `parts`, which stay until the answer.
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
@@ -11,8 +11,8 @@ use super::control::{ControlKind, DISCARD, PUNCH_HOLE};
 use super::parts::{PartsOf, Range};
 use super::request::{Family, Request};
 use super::transfer::{self, gather};
-use crate::driver::namespace::{Namespace, Status};
-use crate::memory::Held;
+use crate::driver::target::namespace::{Namespace, Status};
+use crate::memory::IoMemory;
 use crate::ring::{CommandSqe, NvmeCommand};
 
 const NVME_URING_CMD_IO: u32 = rustix::ioctl::opcode::read_write::<NvmeCommand>(b'N', 0x80);
@@ -49,7 +49,7 @@ enum CommandStep {
 
 /// Returns the command for `request` from byte `began` on. Called once for the submission and once for its answer. If a
 /// command's limit has shrunk in between, the second result is shorter, and some bytes are moved twice.
-fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> CommandStep {
+fn step(request: &Request, memory: &IoMemory, began: usize, namespace: &Namespace) -> CommandStep {
     let limits = namespace.limits;
     let offset = request.offset.saturating_add(began as u64);
     let left = request.want.saturating_sub(began);
@@ -68,7 +68,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
                 let to_end = namespace.size().saturating_sub(offset);
                 room = room.min(usize::try_from(to_end).unwrap_or(usize::MAX));
             }
-            let bytes = transfer::len(held, is_read, request.start + began, room);
+            let bytes = transfer::len(memory, is_read, request.start + began, room);
             match bytes {
                 0 => CommandStep::Answer(Ok(0)),
                 _ if !is_whole(bytes) => answer(libc::EINVAL),
@@ -95,12 +95,12 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
 /// Interprets the kernel's answer to a submission: the bytes that it moved, or the errno, which may be a [`Status`].
 pub(crate) fn answer(
     request: &Request,
-    held: &Held,
+    memory: &IoMemory,
     began: usize,
     namespace: &Namespace,
     result: i32,
 ) -> Result<usize, i32> {
-    match (step(request, held, began, namespace), result) {
+    match (step(request, memory, began, namespace), result) {
         (CommandStep::Answer(answer), 0) => answer,
         (_, ..0) => Err(result.saturating_neg()),
         (_, 1..) => Err(Status::to_errno(result)),
@@ -115,7 +115,7 @@ pub(crate) fn answer(
 /// fixed form.
 pub(crate) fn fill(
     request: &Request,
-    held: &Held,
+    memory: &IoMemory,
     began: usize,
     index: Option<u16>,
     namespace: &Namespace,
@@ -132,7 +132,7 @@ pub(crate) fn fill(
         (command.cdw10, command.cdw11) = (first as u32, (first >> 32) as u32);
         command.cdw12 = (bytes >> namespace.shift) as u32 - 1;
     };
-    match step(request, held, began, namespace) {
+    match step(request, memory, began, namespace) {
         CommandStep::Answer(_) => {
             // No command is needed. The known answer arrives with the completion of a no-op.
             sqe.opcode = op::IORING_OP_NOP as u8;
@@ -144,15 +144,15 @@ pub(crate) fn fill(
             blocks(bytes, command);
             command.cdw12 |= if request.op_flags & RWF_DSYNC != 0 { FORCE_UNIT_ACCESS } else { 0 };
             let start = request.start + began;
-            if held.count() == 1 {
-                command.addr = transfer::start_of(held).wrapping_add(start).expose_provenance() as u64;
+            if memory.count() == 1 {
+                command.addr = transfer::start_of(memory).wrapping_add(start).expose_provenance() as u64;
                 command.data_len = bytes as u32;
                 sqe.buf_index = index.unwrap_or(0);
                 sqe.command_flags = if index.is_some() { IORING_URING_CMD_FIXED } else { 0 };
                 return index.is_some();
             }
             let parts = parts.get();
-            gather(held, request.kind.is_read(), start, bytes, &mut parts.addresses);
+            gather(memory, request.kind.is_read(), start, bytes, &mut parts.addresses);
             sqe.command_op = NVME_URING_CMD_IO_VEC;
             command.addr = parts.addresses.as_ptr().expose_provenance() as u64;
             command.data_len = parts.addresses.len() as u32;
@@ -181,8 +181,8 @@ pub(crate) fn fill(
 mod tests {
     use super::*;
     use crate::driver::Access;
-    use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
-    use crate::driver::op::{Kind, Parts};
+    use crate::driver::op::{Kind, SlotParts};
+    use crate::driver::target::namespace::testing::{BOTH, LIMITS, namespace};
 
     const END: u64 = 1000 * 4096;
 
@@ -191,24 +191,29 @@ mod tests {
     }
 
     /// Returns the command for the rest of a request from `began` on, with its entry and the memory that it points to.
-    fn filled(request: &Request, held: &Held, began: usize, index: Option<u16>) -> (CommandSqe, Parts, bool) {
-        let (mut sqe, mut all) = (CommandSqe::default(), vec![Parts::default()]);
+    fn filled(
+        request: &Request,
+        memory: &IoMemory,
+        began: usize,
+        index: Option<u16>,
+    ) -> (CommandSqe, SlotParts, bool) {
+        let (mut sqe, mut all) = (CommandSqe::default(), vec![SlotParts::default()]);
         let parts = PartsOf { all: &mut all, index: 0 };
-        let fixed = fill(request, held, began, index, &namespace(BOTH), parts, &mut sqe);
+        let fixed = fill(request, memory, began, index, &namespace(BOTH), parts, &mut sqe);
         (sqe, all.remove(0), fixed)
     }
 
-    fn memory(len: usize) -> (Held, u64) {
+    fn memory(len: usize) -> (IoMemory, u64) {
         let memory = vec![1; len];
         let at = memory.as_ptr().expose_provenance() as u64;
-        (Held::Vec(memory), at)
+        (IoMemory::Vec(memory), at)
     }
 
     #[test]
     fn f48_reads_and_writes_name_as_many_blocks_as_bytes() {
-        let (held, at) = memory(20 << 12);
+        let (memory, at) = memory(20 << 12);
         let read = request(Kind::Read, 5 << 12, 20 << 12, 0);
-        let (sqe, _, fixed) = filled(&read, &held, 0, None);
+        let (sqe, _, fixed) = filled(&read, &memory, 0, None);
         assert_eq!((sqe.opcode, sqe.command_op), (op::IORING_OP_URING_CMD as u8, 0xc048_4e80));
         let expected = NvmeCommand {
             opcode: 2,
@@ -220,13 +225,13 @@ mod tests {
             ..NvmeCommand::default()
         };
         assert_eq!((sqe.command, fixed, sqe.command_flags), (expected, false, 0));
-        assert_eq!(answer(&read, &held, 0, &namespace(BOTH), 0), Ok(LIMITS.most), "the rest goes on");
-        let (sqe, ..) = filled(&read, &held, LIMITS.most, Some(7));
+        assert_eq!(answer(&read, &memory, 0, &namespace(BOTH), 0), Ok(LIMITS.most), "the rest goes on");
+        let (sqe, ..) = filled(&read, &memory, LIMITS.most, Some(7));
         assert_eq!((sqe.command.addr, sqe.command.data_len), (at + 65536, 4 << 12));
         assert_eq!((sqe.command.cdw10, sqe.command.cdw12, sqe.buf_index, sqe.command_flags), (21, 3, 7, 1));
-        assert_eq!(answer(&read, &held, LIMITS.most, &namespace(BOTH), 0), Ok(4 << 12));
+        assert_eq!(answer(&read, &memory, LIMITS.most, &namespace(BOTH), 0), Ok(4 << 12));
         let far = request(Kind::Write, 0x12_3456_7890_u64 << 12, 4096, RWF_DSYNC);
-        let (sqe, ..) = filled(&far, &held, 0, None);
+        let (sqe, ..) = filled(&far, &memory, 0, None);
         assert_eq!((sqe.command.opcode, sqe.command.cdw12), (1, FORCE_UNIT_ACCESS));
         assert_eq!(
             (sqe.command.cdw10, sqe.command.cdw11),
@@ -237,50 +242,50 @@ mod tests {
 
     #[test]
     fn f48_a_read_ends_with_the_namespace() {
-        let (held, _) = memory(8 << 12);
+        let (memory, _) = memory(8 << 12);
         let across = request(Kind::Read, END - (2 << 12), 8 << 12, 0);
-        assert_eq!(step(&across, &held, 0, &namespace(BOTH)), CommandStep::Move(2 << 12));
+        assert_eq!(step(&across, &memory, 0, &namespace(BOTH)), CommandStep::Move(2 << 12));
         for (offset, began) in [(END - (2 << 12), 2 << 12), (END, 0), (END + 4096, 0), (1 << 60, 0)] {
             let read = request(Kind::Read, offset, 8 << 12, 0);
-            let (sqe, ..) = filled(&read, &held, began, Some(1));
+            let (sqe, ..) = filled(&read, &memory, began, Some(1));
             assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "no command is sent");
-            assert_eq!(answer(&read, &held, began, &namespace(BOTH), 0), Ok(0));
+            assert_eq!(answer(&read, &memory, began, &namespace(BOTH), 0), Ok(0));
         }
     }
 
     #[test]
     fn f48_memory_in_parts_is_listed_and_limited() {
-        let held = Held::Vecs((0..2000).map(|_| vec![0; 4096]).collect());
+        let memory = IoMemory::Vecs((0..2000).map(|_| vec![0; 4096]).collect());
         let write = request(Kind::WriteVectored, 0, 2000 << 12, 0);
-        let (sqe, parts, fixed) = filled(&write, &held, 4096, Some(7));
+        let (sqe, parts, fixed) = filled(&write, &memory, 4096, Some(7));
         assert_eq!((sqe.command_op, sqe.command_flags, fixed), (0xc048_4e81, 0, false));
         assert_eq!(sqe.command.addr, parts.addresses.as_ptr().expose_provenance() as u64);
         assert_eq!((sqe.command.data_len, sqe.command.cdw10, sqe.command.cdw12), (16, 1, 15));
         let listed: usize = parts.addresses.iter().map(|part| part.iov_len).sum();
         assert_eq!(listed, LIMITS.most);
-        assert_eq!(parts.addresses[0].iov_base.cast_const().cast(), held.part(1).unwrap().ptr.cast_const());
-        assert_eq!(answer(&write, &held, 4096, &namespace(BOTH), 0), Ok(LIMITS.most));
+        assert_eq!(parts.addresses[0].iov_base.cast_const().cast(), memory.part(1).unwrap().ptr.cast_const());
+        assert_eq!(answer(&write, &memory, 4096, &namespace(BOTH), 0), Ok(LIMITS.most));
         // More parts than one call accepts, each shorter than a block, so the length is not a multiple of a block.
-        let held = Held::Vecs((0..2000).map(|_| vec![0; 30]).collect());
+        let memory = IoMemory::Vecs((0..2000).map(|_| vec![0; 30]).collect());
         let odd = request(Kind::WriteVectored, 0, 60000, 0);
-        assert_eq!(step(&odd, &held, 0, &namespace(BOTH)), CommandStep::Answer(Err(libc::EINVAL)));
+        assert_eq!(step(&odd, &memory, 0, &namespace(BOTH)), CommandStep::Answer(Err(libc::EINVAL)));
     }
 
     #[test]
     fn f48_flush_discard_and_zero_become_commands() {
-        let (sqe, ..) = filled(&request(Kind::Sync, 0, 0, 0), &Held::None, 0, None);
+        let (sqe, ..) = filled(&request(Kind::Sync, 0, 0, 0), &IoMemory::None, 0, None);
         let flush = NvmeCommand { namespace: 3, ..NvmeCommand::default() };
         assert_eq!((sqe.command, sqe.opcode), (flush, op::IORING_OP_URING_CMD as u8));
         let discard = request(Kind::Allocate, 2 << 12, 600 << 12, DISCARD);
-        let (sqe, parts, _) = filled(&discard, &Held::None, 256 << 12, None);
+        let (sqe, parts, _) = filled(&discard, &IoMemory::None, 256 << 12, None);
         let address = parts.ranges.as_ptr().expose_provenance() as u64;
         assert_eq!(parts.ranges, [Range { attributes: 0, blocks: 256, first: 258 }]);
         assert_eq!((sqe.command.opcode, sqe.command.cdw10, sqe.command.cdw11), (9, 0, 4));
         assert_eq!((sqe.command.addr, sqe.command.data_len), (address, 16));
-        assert_eq!(answer(&discard, &Held::None, 512 << 12, &namespace(BOTH), 0), Ok(88 << 12));
+        assert_eq!(answer(&discard, &IoMemory::None, 512 << 12, &namespace(BOTH), 0), Ok(88 << 12));
         for (flags, bits) in [(ZERO_RANGE, 0), (PUNCH_HOLE, DEALLOCATE_ZEROS)] {
             let zero = request(Kind::Allocate, 2 << 12, 600 << 12, flags);
-            let (sqe, ..) = filled(&zero, &Held::None, 0, None);
+            let (sqe, ..) = filled(&zero, &IoMemory::None, 0, None);
             assert_eq!((sqe.command.opcode, sqe.command.cdw10, sqe.command.cdw12), (8, 2, 255 | bits));
             assert_eq!((sqe.command.addr, sqe.command.data_len), (0, 0));
         }
@@ -288,7 +293,7 @@ mod tests {
 
     #[test]
     fn f48_invalid_operations_fail_without_a_command() {
-        let (held, _) = memory(4096);
+        let (memory, _) = memory(4096);
         let reader = namespace(Access { read: true, write: false });
         let writer = namespace(Access { read: false, write: true });
         let cases = [
@@ -308,17 +313,17 @@ mod tests {
         for (namespace, request, errno) in cases {
             let mut sqe = CommandSqe::default();
             let parts = PartsOf { all: &mut Vec::new(), index: 0 };
-            fill(&request, &held, 0, None, namespace, parts, &mut sqe);
+            fill(&request, &memory, 0, None, namespace, parts, &mut sqe);
             assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "{request:?}");
-            assert_eq!(answer(&request, &held, 0, namespace, 0), Err(errno), "{request:?}");
+            assert_eq!(answer(&request, &memory, 0, namespace, 0), Err(errno), "{request:?}");
         }
     }
 
     #[test]
     fn f48_an_answer_is_a_status_an_errno_or_the_whole_length() {
-        let (held, _) = memory(4096);
+        let (memory, _) = memory(4096);
         let read = request(Kind::Read, 0, 4096, 0);
-        let answered = |result| answer(&read, &held, 0, &namespace(BOTH), result);
+        let answered = |result| answer(&read, &memory, 0, &namespace(BOTH), result);
         assert_eq!(answered(0), Ok(4096));
         assert_eq!(answered(-libc::EINTR), Err(libc::EINTR));
         // A status is not a count, whatever its number.

@@ -3,11 +3,14 @@
 //! The kernel carries them out on its worker threads, and can cancel those that have not begun. Knows descriptors, and
 //! no other family.
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use linux_raw_sys::io_uring::io_uring_op as op;
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::io::Errno;
 
-use super::parts::last_errno;
+use super::parts::{is_refused, last_errno};
 use crate::ring::Sqe;
 
 /// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
@@ -17,7 +20,7 @@ pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL
 
 /// The kinds of this family; [`Kind`](super::request::Kind) says which fields of a request each uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ControlKind {
+pub(crate) enum ControlKind {
     Sync,
     SyncRange,
     Allocate,
@@ -72,28 +75,55 @@ impl ControlKind {
 
     /// Makes the plain call.
     pub(super) fn call(self, fd: BorrowedFd<'_>, op_flags: u32, offset: u64, want: usize) -> Result<(), i32> {
-        let (fd, offset, want) = (fd.as_raw_fd(), offset.cast_signed(), want as i64);
-        let flags = op_flags.cast_signed();
-        // SAFETY: none of these calls takes memory.
-        let answer = unsafe {
-            match self {
-                Self::Sync if flags == 0 => libc::fsync(fd),
-                Self::Sync => libc::fdatasync(fd),
-                Self::SyncRange => libc::sync_file_range(fd, offset, want, op_flags),
-                Self::Allocate => libc::fallocate(fd, mode(op_flags).cast_signed(), offset, want),
-                Self::Truncate => libc::ftruncate(fd, offset),
-                Self::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
+        let len = want as u64;
+        let done = match self {
+            Self::Sync if op_flags == 0 => rustix::fs::fsync(fd),
+            Self::Sync => rustix::fs::fdatasync(fd),
+            Self::SyncRange => sync_range(fd, op_flags, offset, want),
+            Self::Allocate => {
+                let mode = FallocateFlags::from_bits_retain(mode(op_flags));
+                rustix::fs::fallocate(fd, mode, offset, len)
             }
+            Self::Truncate => rustix::fs::ftruncate(fd, offset),
+            Self::Advise => advice(op_flags)
+                .and_then(|advice| rustix::fs::fadvise(fd, offset, NonZeroU64::new(len), advice)),
         };
-        if answer < 0 { Err(last_errno()) } else { Ok(()) }
+        done.or_else(|errno| self.call_instead(fd, op_flags, errno)).map_err(Errno::raw_os_error)
+    }
+
+    /// Makes the call that does more where `fdatasync` or `sync_file_range` is refused or missing, or returns the errno.
+    #[cold]
+    fn call_instead(self, fd: BorrowedFd<'_>, op_flags: u32, errno: Errno) -> Result<(), Errno> {
+        let may_be_refused = matches!(errno, Errno::PERM | Errno::NOSYS);
+        match self {
+            Self::Sync if may_be_refused && op_flags != 0 && is_refused(libc::SYS_fdatasync, 0) => {
+                rustix::fs::fsync(fd)
+            }
+            Self::SyncRange if may_be_refused && is_refused(libc::SYS_sync_file_range, 0) => {
+                rustix::fs::fdatasync(fd)
+            }
+            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Err(errno),
+        }
     }
 }
 
-/// Returns the kernel's mode of an allocation: discarding punches a hole.
-pub(super) fn mode(op_flags: u32) -> u32 {
-    if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
+/// Calls `sync_file_range`, which rustix does not have.
+fn sync_range(fd: BorrowedFd<'_>, flags: u32, offset: u64, want: usize) -> Result<(), Errno> {
+    // SAFETY: the call takes no memory.
+    match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset.cast_signed(), want as i64, flags) } {
+        0.. => Ok(()),
+        _ => Err(Errno::from_raw_os_error(last_errno())),
+    }
 }
 
-fn errno(errno: i32) -> Result<(), i32> {
-    if errno == 0 { Ok(()) } else { Err(errno) }
+/// Returns the advice with this number (`POSIX_FADV_...`).
+fn advice(op_flags: u32) -> Result<Advice, Errno> {
+    use Advice::{DontNeed, NoReuse, Normal, Random, Sequential, WillNeed};
+    let all = [Normal, Random, Sequential, WillNeed, DontNeed, NoReuse];
+    all.into_iter().find(|advice| *advice as u32 == op_flags).ok_or(Errno::INVAL)
+}
+
+/// Returns the kernel's mode of an allocation: discarding punches a hole.
+pub(crate) fn mode(op_flags: u32) -> u32 {
+    if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
 }

@@ -5,8 +5,6 @@
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
@@ -14,29 +12,29 @@ use rustix::io::{Errno, retry_on_intr};
 use super::progress::MOST_DONE;
 use super::request::Request;
 use crate::driver::target::Target;
-use crate::memory::{Destination, Held, page_size};
-use ringfile_buffer::internal::fork;
+use crate::memory::{Destination, IoMemory, page_size};
 
 /// A call copies at most this much: 4 to 20 ms on a drive that reads and writes 1 to 4 GB/s.
 const STEP: usize = 16 << 20;
 /// A copy ends here, as if its source did. A hole may be longer than any data.
-pub(super) const MOST: usize = MOST_DONE - MOST_DONE % STEP;
+pub(crate) const MOST: usize = MOST_DONE - MOST_DONE % STEP;
 /// The memory through which this copies where the kernel does not.
 const PIECE: usize = 256 << 10;
 
 /// Makes one call for the copy from byte `began` on. Returns the number of bytes copied; 0 at the end of the source.
-pub(super) fn call(source: &Target, request: &Request, held: &mut Held, began: usize) -> Result<usize, i32> {
-    let Held::Destination(to) = held else { return Err(libc::EFAULT) };
-    let copied = copy(source.as_fd(), request, to, began);
+pub(super) fn call(
+    source: &Target,
+    request: &Request,
+    memory: &mut IoMemory,
+    began: usize,
+) -> Result<usize, i32> {
+    let IoMemory::Destination(to) = memory else { return Err(libc::EFAULT) };
+    let copied = copy(source, request, to, began);
     copied.map_err(Errno::raw_os_error)
 }
 
-fn copy(
-    source: BorrowedFd<'_>,
-    request: &Request,
-    to: &mut Destination,
-    began: usize,
-) -> Result<usize, Errno> {
+fn copy(file: &Target, request: &Request, to: &mut Destination, began: usize) -> Result<usize, Errno> {
+    let source = file.as_fd();
     let (offset, at) = (request.offset + began as u64, to.offset + began as u64);
     let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
     if began == 0 {
@@ -52,7 +50,7 @@ fn copy(
         }
     }
     let left = to.end.saturating_sub(offset).min((request.want.min(MOST) - began) as u64);
-    let copied = copy_step(source, &status, offset, to, &into, at, left as usize)?;
+    let copied = copy_step(file, &status, offset, to, &into, at, left as usize)?;
     if copied == 0 && began > 0 {
         // The source ends earlier than it did, perhaps right behind a hole that was not made.
         make_end(to.file(), &into, at)?;
@@ -61,7 +59,7 @@ fn copy(
 }
 
 fn copy_step(
-    source: BorrowedFd<'_>,
+    file: &Target,
     status: &Stat,
     offset: u64,
     to: &Destination,
@@ -69,8 +67,8 @@ fn copy_step(
     at: u64,
     rest: usize,
 ) -> Result<usize, Errno> {
-    let mut left = rest.min(STEP);
-    if let Some(found) = hole_at(source, status, offset, rest) {
+    let (source, mut left) = (file.as_fd(), rest.min(STEP));
+    if let Some(found) = hole_at(file, status, offset, rest) {
         match found {
             (0, data) => left = left.min(data),
             (hole, data) if make_hole(to.file(), into, at, hole, data == 0)? => return Ok(hole),
@@ -85,7 +83,8 @@ fn copy_step(
         Ok(moved) if moved > 0 => Ok(moved),
         // For files of /proc and the like the kernel reports the end at once.
         Ok(_) => by_hand(source, offset, to.file(), at, left),
-        Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+        // A file that refuses the copy refuses the write too.
+        Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
             by_hand(source, offset, to.file(), at, left)
         }
         Err(errno) => Err(errno),
@@ -93,16 +92,16 @@ fn copy_step(
 }
 
 /// Returns the length of the hole at `offset`, and of the data behind it, within `most` bytes. `None` if the file has
-/// no holes, or its file system does not report them.
-fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> Option<(usize, usize)> {
+/// no holes, or its file system does not report them, or it cannot be opened again: then zeros are copied.
+fn hole_at(file: &Target, status: &Stat, offset: u64, most: usize) -> Option<(usize, usize)> {
     let size = u64::try_from(status.st_size).ok()?;
     let is_sparse = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
         && (status.st_blocks.cast_unsigned()).saturating_mul(512) < size;
     if !is_sparse || offset >= size {
         return None;
     }
-    let _seeking = Seeking::begin(status);
-    let position = rustix::fs::tell(source).ok()?;
+    // Several copies may seek in it at once: each takes the answer of its own call, not the position.
+    let source = file.for_seeking()?;
     let end = size.min(offset.saturating_add(most as u64));
     let data = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
         Ok(data) => Some(data.clamp(offset, end)),
@@ -110,48 +109,10 @@ fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> O
         Err(Errno::NXIO) => Some(end),
         Err(_) => None,
     };
-    let found = data.map(|data| {
+    data.map(|data| {
         let hole = rustix::fs::seek(source, SeekFrom::Hole(data)).map_or(end, |hole| hole.clamp(data, end));
         ((data - offset) as usize, (hole - data) as usize)
-    });
-    _ = rustix::fs::seek(source, SeekFrom::Start(position));
-    found
-}
-
-/// Held while the position of a descriptor is moved, until it is restored: another copy must not take it for the user's.
-struct Seeking(&'static AtomicU64);
-
-/// Several, so that a file system that does not answer delays few other files. Each has the mark of the process in which a
-/// thread moves a position, or 0. No `Mutex`: a child that is forked meanwhile would wait forever for a thread that it does
-/// not have.
-static SEEKING: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-
-impl Seeking {
-    fn begin(status: &Stat) -> Self {
-        let place = &SEEKING[status.st_ino as usize % SEEKING.len()];
-        let own = fork::Mark::current().number();
-        let mut attempts = 0;
-        loop {
-            let owner = place.load(Ordering::Relaxed);
-            if owner != own
-                && place.compare_exchange(owner, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return Self(place);
-            }
-            attempts += 1;
-            if attempts < 16 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        }
-    }
-}
-
-impl Drop for Seeking {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
+    })
 }
 
 /// Makes a range of the destination read as zeros, without blocks. Beyond its end nothing needs to be done, unless no data
@@ -165,7 +126,7 @@ fn make_hole(to: BorrowedFd<'_>, status: &Stat, at: u64, len: usize, last: bool)
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| rustix::fs::fallocate(to, mode, at, end.min(size) - at)) {
             Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => return Ok(false),
             Err(errno) => return Err(errno),
         }
     }
@@ -183,7 +144,7 @@ fn make_end(to: BorrowedFd<'_>, status: &Stat, end: u64) -> Result<bool, Errno> 
     // Setting the size would cut off what another writer has appended meanwhile.
     match retry_on_intr(|| rustix::fs::fallocate(to, FallocateFlags::empty(), end - 1, 1)) {
         Ok(()) => return Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {}
         Err(errno) => return Err(errno),
     }
     match retry_on_intr(|| rustix::io::pwrite(to, &[0], end - 1)) {
@@ -246,7 +207,6 @@ fn by_hand(
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
 
@@ -260,7 +220,8 @@ mod tests {
         source.write_all_at(&[1; 4096], HOLE as u64).unwrap();
         let mut destination = Destination::new(Arc::clone(&to) as _, 0);
         let request = Request { want: 2 * HOLE, ..Request::of(Kind::Copy) };
-        let mut copy = |began| copy(source.as_fd(), &request, &mut destination, began);
+        let file = crate::File::from(source.try_clone().unwrap());
+        let mut copy = |began| copy(file.target(), &request, &mut destination, began);
         let first = copy(0).unwrap();
         assert!(first <= HOLE);
         source.set_len(first as u64).unwrap();

@@ -49,7 +49,7 @@ pub(crate) struct Progress(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// The operation has ended, with this errno, or 0 for success.
-    Over(i32),
+    Done(i32),
     /// The rest, from [`Progress::began`] on, is to be submitted or called again.
     GoOn,
 }
@@ -102,7 +102,7 @@ impl Progress {
         match answer {
             Err(errno) => self.failed(request, rules, errno, is_wanted),
             Ok(_) if !request.kind.moves_data() && !request.kind.is_copy() && !rules.is_done_in_parts() => {
-                Step::Over(0)
+                Step::Done(0)
             }
             Ok(moved) => self.moved(request, rules, moved, is_wanted),
         }
@@ -132,9 +132,9 @@ impl Progress {
             }
         };
         if !is_passing || attempts >= most {
-            return Step::Over(errno);
+            return Step::Done(errno);
         }
-        if is_wanted() { Step::GoOn } else { Step::Over(libc::ECANCELED) }
+        if is_wanted() { Step::GoOn } else { Step::Done(libc::ECANCELED) }
     }
 
     #[inline(always)]
@@ -150,19 +150,19 @@ impl Progress {
         let attempts = if done > before { 0 } else { self.attempts().saturating_add(1) };
         self.set(done, attempts);
         if done == request.want || moved == 0 {
-            return Step::Over(0);
+            return Step::Done(0);
         }
         // The rest of an atomic write would be a second write.
         let is_over = attempts >= ATTEMPTS
             || request.is_atomic()
             || rules.is_at_end(request.kind, request.offset, done);
         if is_over {
-            Step::Over(0)
+            Step::Done(0)
         } else if is_wanted() {
             Step::GoOn
         } else {
             // If a part looked like success, a read would seem to end with its file.
-            Step::Over(libc::ECANCELED)
+            Step::Done(libc::ECANCELED)
         }
     }
 }
@@ -217,16 +217,16 @@ mod tests {
     #[test]
     fn a_short_count_continues_where_it_stopped() {
         let read = request(Kind::Read, 1000);
-        assert_eq!(run(&read, &BUFFERED, &[Ok(1000)]), (vec![0], Step::Over(0), 1000));
+        assert_eq!(run(&read, &BUFFERED, &[Ok(1000)]), (vec![0], Step::Done(0), 1000));
         assert_eq!(
             run(&read, &BUFFERED, &[Ok(300), Ok(200), Ok(500)]),
-            (vec![0, 300, 500], Step::Over(0), 1000)
+            (vec![0, 300, 500], Step::Done(0), 1000)
         );
-        assert_eq!(run(&read, &BUFFERED, &[Ok(300), Ok(0)]), (vec![0, 300], Step::Over(0), 300), "the end");
+        assert_eq!(run(&read, &BUFFERED, &[Ok(300), Ok(0)]), (vec![0, 300], Step::Done(0), 300), "the end");
         let write = request(Kind::WriteVectored, 1000);
         assert_eq!(
             run(&write, &BUFFERED, &[Ok(300), Err(libc::ENOSPC)]),
-            (vec![0, 300], Step::Over(libc::ENOSPC), 300)
+            (vec![0, 300], Step::Done(libc::ENOSPC), 300)
         );
     }
 
@@ -234,21 +234,21 @@ mod tests {
     fn an_atomic_write_is_never_continued_and_never_retried_without_its_flag() {
         let file = File { direct: true, len: u64::MAX, drops: true };
         let write = request(Kind::WriteAtomic, 4096);
-        assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Over(0), 4096));
-        assert_eq!(run(&write, &file, &[Ok(512)]), (vec![0], Step::Over(0), 512));
-        assert_eq!(run(&write, &file, &[Err(libc::EAGAIN), Ok(4096)]), (vec![0, 0], Step::Over(0), 4096));
+        assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Done(0), 4096));
+        assert_eq!(run(&write, &file, &[Ok(512)]), (vec![0], Step::Done(0), 512));
+        assert_eq!(run(&write, &file, &[Err(libc::EAGAIN), Ok(4096)]), (vec![0, 0], Step::Done(0), 4096));
         let refused = [Err(libc::EOPNOTSUPP)];
-        assert_eq!(run(&write, &file, &refused), (vec![0], Step::Over(libc::EOPNOTSUPP), 0));
+        assert_eq!(run(&write, &file, &refused), (vec![0], Step::Done(libc::EOPNOTSUPP), 0));
     }
 
     #[test]
     fn direct_io_continues_at_a_whole_block_and_ends_with_the_file() {
         let file = File { direct: true, len: 700, drops: false };
         let read = request(Kind::Read, 2048);
-        assert_eq!(run(&read, &file, &[Ok(600), Ok(188)]), (vec![0, 512], Step::Over(0), 700));
+        assert_eq!(run(&read, &file, &[Ok(600), Ok(188)]), (vec![0, 512], Step::Done(0), 700));
         assert_eq!(run(&read, &file, &[Ok(600), Ok(50)]).1, Step::GoOn, "less than before is no progress");
         let write = request(Kind::Write, 2048);
-        assert_eq!(run(&write, &file, &[Ok(600), Ok(1536)]), (vec![0, 512], Step::Over(0), 2048));
+        assert_eq!(run(&write, &file, &[Ok(600), Ok(1536)]), (vec![0, 512], Step::Done(0), 2048));
     }
 
     #[test]
@@ -258,31 +258,31 @@ mod tests {
         answers.push(Ok(5));
         answers.extend(vec![Err(libc::EAGAIN); usize::from(ATTEMPTS)]);
         let (_, step, done) = run(&read, &BUFFERED, &answers);
-        assert_eq!((step, done), (Step::Over(libc::EAGAIN), 5));
-        assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
-        assert_eq!(run(&read, &BUFFERED, &[Err(512), Ok(10)]).1, Step::Over(0));
+        assert_eq!((step, done), (Step::Done(libc::EAGAIN), 5));
+        assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Done(libc::EOPNOTSUPP));
+        assert_eq!(run(&read, &BUFFERED, &[Err(512), Ok(10)]).1, Step::Done(0));
         let file = File { drops: true, ..BUFFERED };
-        assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Over(0));
+        assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Done(0));
         let sync = request(Kind::Sync, 0);
-        assert_eq!(run(&sync, &file, &[Err(libc::EINTR), Ok(0)]).1, Step::Over(0));
-        assert_eq!(run(&sync, &file, &[Err(libc::EIO)]).1, Step::Over(libc::EIO));
+        assert_eq!(run(&sync, &file, &[Err(libc::EINTR), Ok(0)]).1, Step::Done(0));
+        assert_eq!(run(&sync, &file, &[Err(libc::EIO)]).1, Step::Done(libc::EIO));
     }
 
     #[test]
     fn a_missing_kernel_thread_is_retried_a_few_times_and_reported_as_eagain() {
         let allocate = request(Kind::Allocate, 10);
         let mut answers = vec![Err(NO_THREAD); usize::from(THREAD_ATTEMPTS)];
-        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(libc::EAGAIN));
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Done(libc::EAGAIN));
         answers.pop();
         answers.push(Ok(0));
-        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(0));
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Done(0));
     }
 
     #[test]
     fn an_unwanted_operation_is_not_retried() {
         let read = request(Kind::Read, 10);
         let mut progress = Progress::default();
-        let cancelled = Step::Over(libc::ECANCELED);
+        let cancelled = Step::Done(libc::ECANCELED);
         assert_eq!(progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false), cancelled);
         assert_eq!(
             progress.answered(&read, &BUFFERED, Ok(5), || false),
@@ -290,8 +290,8 @@ mod tests {
             "a part is not the end of the file"
         );
         assert_eq!(progress.done(), 5);
-        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0), "all of it");
+        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Done(0), "all of it");
         let (mut progress, direct) = (Progress::default(), File { direct: true, len: 5, drops: false });
-        assert_eq!(progress.answered(&read, &direct, Ok(5), || false), Step::Over(0), "the end of the file");
+        assert_eq!(progress.answered(&read, &direct, Ok(5), || false), Step::Done(0), "the end of the file");
     }
 }

@@ -3,13 +3,12 @@
 //! Invariant: no match over [`Kind`] has a wildcard, so that a new operation does not compile before every place handles it.
 //! A new kind that reads, writes or syncs must also be named in [`Kind::is_read`], [`Kind::is_write`] or [`Request::is_sync`].
 
-use std::ops::{Bound, RangeBounds};
-
 use linux_raw_sys::general::RWF_DSYNC;
 
 use super::control::ControlKind;
 use super::path::PathKind;
 use crate::latency::OperationKind;
+use crate::memory::IoMemory;
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
@@ -58,7 +57,7 @@ pub(crate) enum Kind {
 /// The families of operations. Computed from the [`Kind`], which has one byte: a kind that contained those of the
 /// families would have two, and make each [`Request`] longer by a quarter.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Read,
     Write,
     /// They change or sync an open file, and move no data.
@@ -71,7 +70,7 @@ pub(super) enum Family {
 
 impl Kind {
     #[inline]
-    pub(super) fn family(self) -> Family {
+    pub(crate) fn family(self) -> Family {
         match self {
             Self::Read | Self::ReadVectored => Family::Read,
             Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
@@ -193,27 +192,17 @@ impl Request {
         Self { kind, linked: false, synced: false, exact: false, op_flags: 0, offset: 0, start: 0, want: 0 }
     }
 
-    /// Restricts a write to a part of its buffer. One that reaches beyond the buffer fails when it begins.
-    pub(crate) fn take_part(&mut self, part: impl RangeBounds<usize>) {
-        let start = match part.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match part.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.want.max(start),
-        };
-        // The length of a range that ends before it starts fits no buffer.
-        (self.start, self.want) = (start, end.checked_sub(start).unwrap_or(usize::MAX));
-    }
-
     /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         let is_durable = self.synced || self.op_flags & RWF_DSYNC != 0;
         matches!(self.kind, Kind::Sync | Kind::SyncRange) || (self.kind.is_write() && is_durable)
+    }
+
+    /// Returns whether the kernel looks up a path for it, for which the rights of a thread count.
+    pub(crate) fn looks_up_paths(&self, memory: &IoMemory) -> bool {
+        let is_about_open_file = matches!(memory, IoMemory::Paths(paths) if paths.is_about_open_file());
+        self.kind.names_paths() && !is_about_open_file
     }
 
     /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there.
@@ -234,7 +223,7 @@ const _: () = assert!(size_of::<Request>() == 32);
 
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct OpResult {
     /// Bytes moved.
     pub done: usize,
     /// 0 after success.

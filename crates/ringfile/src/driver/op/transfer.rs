@@ -2,19 +2,21 @@
 //!
 //! Most cannot be cancelled once the kernel has them: it cancels operations that wait for a pipe, a socket or a worker
 //! thread; what a disk has begun runs to its end. The invariant behind all of it: an entry and a call name only memory
-//! of `held`, and of `parts`, which lists addresses inside `held`. A buffer's address does not change when the buffer
+//! of `memory`, and of `parts`, which lists addresses inside `memory`. A buffer's address does not change when the buffer
 //! moves (the contract of [`IoBuf`](crate::IoBuf)).
 
 use std::cell::RefCell;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use linux_raw_sys::io_uring::io_uring_op as op;
-use rustix::fs::{FileType, Mode, OFlags};
+use linux_raw_sys::io_uring::{IORING_FSYNC_DATASYNC, io_uring_op as op};
+use rustix::fs::{FileType, OFlags};
 
-use super::parts::{Addresses, Bounds, MOST_AT_ONCE, last_errno};
+use super::control::ControlKind;
+use super::parts::{Addresses, Bounds, MOST_AT_ONCE, is_refused, last_errno};
 use super::request::{Kind, Request};
+use crate::descriptor::open_again;
 use crate::driver::target::{FileKind, Target};
-use crate::memory::Held;
+use crate::memory::IoMemory;
 use crate::ring::Sqe;
 
 /// `IOV_MAX`: one vectored submission has at most this many parts.
@@ -22,10 +24,16 @@ const MOST_PARTS: usize = 1024;
 
 /// Returns the entry of a read or write of one piece of memory, in its fixed form if the memory is registered.
 #[inline(always)]
-pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<u16>, base: Sqe) -> Sqe {
-    let start = match held {
-        Held::Pooled(buffer) => buffer.as_ptr(),
-        held => start_of(held),
+pub(super) fn entry(
+    request: &Request,
+    memory: &IoMemory,
+    began: usize,
+    index: Option<u16>,
+    base: Sqe,
+) -> Sqe {
+    let start = match memory {
+        IoMemory::Pooled(buffer) => buffer.as_ptr(),
+        memory => start_of(memory),
     };
     let base = Sqe { offset: base.offset.saturating_add(began as u64), ..base };
     let start = start.wrapping_add(request.start + began);
@@ -51,8 +59,8 @@ pub(crate) fn piece(is_read: bool, start: *const u8, len: usize, index: Option<u
 /// Returns the address of the memory of an operation on one piece.
 // Not inlined, since `entry` would then not be inlined itself.
 #[inline(never)]
-pub(super) fn start_of(held: &Held) -> *const u8 {
-    held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
+pub(super) fn start_of(memory: &IoMemory) -> *const u8 {
+    memory.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
 }
 
 /// Fills the entry of a read or write of several pieces of memory, in its fixed form if all are parts of one registered
@@ -61,18 +69,18 @@ pub(super) fn start_of(held: &Held) -> *const u8 {
 #[cold]
 pub(super) fn fill_vectored(
     request: &Request,
-    held: &Held,
+    memory: &IoMemory,
     began: usize,
     index: Option<u16>,
     parts: &mut Addresses,
     sqe: &mut Sqe,
 ) {
     let is_read = request.kind.is_read();
-    if held.count() == 1 {
-        *sqe = entry(request, held, began, index, *sqe);
+    if memory.count() == 1 {
+        *sqe = entry(request, memory, began, index, *sqe);
         return;
     }
-    gather(held, is_read, request.start + began, MOST_AT_ONCE, parts);
+    gather(memory, is_read, request.start + began, MOST_AT_ONCE, parts);
     sqe.opcode = match (is_read, index) {
         (true, None) => op::IORING_OP_READV,
         (true, Some(_)) => op::IORING_OP_READV_FIXED,
@@ -88,12 +96,12 @@ pub(super) fn fill_vectored(
 /// Returns the part of several pieces of memory that one submission or call moves: from byte `skip` on, at most `room`
 /// bytes.
 fn taken(
-    held: &Held,
+    memory: &IoMemory,
     is_read: bool,
     mut skip: usize,
     mut room: usize,
 ) -> impl Iterator<Item = libc::iovec> + '_ {
-    let taken = held.parts().map(move |part| {
+    let taken = memory.parts().map(move |part| {
         let len = if is_read { part.capacity } else { part.len };
         let skipped = skip.min(len);
         skip -= skipped;
@@ -105,14 +113,14 @@ fn taken(
 }
 
 /// Collects the addresses of the part that [`taken`] returns.
-pub(super) fn gather(held: &Held, is_read: bool, skip: usize, room: usize, parts: &mut Addresses) {
+pub(super) fn gather(memory: &IoMemory, is_read: bool, skip: usize, room: usize, parts: &mut Addresses) {
     parts.clear();
-    parts.extend(taken(held, is_read, skip, room));
+    parts.extend(taken(memory, is_read, skip, room));
 }
 
 /// Returns the length in bytes of the part that [`taken`] returns.
-pub(super) fn len(held: &Held, is_read: bool, skip: usize, room: usize) -> usize {
-    taken(held, is_read, skip, room).map(|part| part.iov_len).sum()
+pub(super) fn len(memory: &IoMemory, is_read: bool, skip: usize, room: usize) -> usize {
+    taken(memory, is_read, skip, room).map(|part| part.iov_len).sum()
 }
 
 thread_local! {
@@ -124,20 +132,20 @@ thread_local! {
 pub(super) fn call(
     target: &Target,
     request: &Request,
-    held: &Held,
+    memory: &IoMemory,
     began: usize,
     bounds: Bounds,
 ) -> Result<usize, i32> {
     let is_read = request.kind.is_read();
     let is_single = matches!(request.kind, Kind::Read | Kind::Write | Kind::WriteAtomic);
-    if let (true, Some(part)) = (is_single, held.part(0)) {
+    if let (true, Some(part)) = (is_single, memory.part(0)) {
         let start = part.ptr.wrapping_add(request.start + began);
         let len = (request.want - began).min(bounds.most);
         let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
         return call_on(target, request, began, bounds.nowait, &part);
     }
     let gather_and_call = |parts: &mut Addresses| {
-        gather(held, is_read, request.start + began, bounds.most, parts);
+        gather(memory, is_read, request.start + began, bounds.most, parts);
         call_on(target, request, began, bounds.nowait, parts)
     };
     // A thread that is ending has no reusable list.
@@ -145,7 +153,30 @@ pub(super) fn call(
     kept.unwrap_or_else(|_| gather_and_call(&mut Vec::new()))
 }
 
-/// Makes the call on `parts`, which lie in memory that the caller's `held` owns.
+/// Makes the one plain call that a read or a write of one piece of memory mostly is; with `nowait`, it must not wait. Returns
+/// whether it has moved all. If not, [`call`] tells why.
+#[inline(always)]
+pub(crate) fn call_for_all(target: &Target, request: &Request, memory: &IoMemory, nowait: bool) -> bool {
+    let start = match memory {
+        IoMemory::Pooled(buffer) => buffer.as_ptr(),
+        memory => start_of(memory),
+    };
+    let start = start.wrapping_add(request.start).cast_mut().cast();
+    let (fd, offset, len) = (target.raw_fd(), request.offset.cast_signed(), request.want);
+    let part = libc::iovec { iov_base: start, iov_len: len };
+    // SAFETY: an operation begins only if its bytes lie within `memory`, which the caller owns during the call.
+    let moved = unsafe {
+        match (request.kind.is_read(), nowait) {
+            (true, false) => libc::pread64(fd, start, len, offset),
+            (false, false) => libc::pwrite64(fd, start, len, offset),
+            (true, true) => libc::preadv2(fd, &raw const part, 1, offset, libc::RWF_NOWAIT),
+            (false, true) => libc::pwritev2(fd, &raw const part, 1, offset, libc::RWF_NOWAIT),
+        }
+    };
+    moved.cast_unsigned() == len
+}
+
+/// Makes the call on `parts`, which lie in memory that the caller's `memory` owns.
 fn call_on(
     target: &Target,
     request: &Request,
@@ -153,15 +184,14 @@ fn call_on(
     nowait: u32,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
-    #[cfg(feature = "sim")]
     if let Some(file) = target.simulated() {
-        return simulated(target, file, request, began, parts);
+        return crate::sim::transfer(target, file, request, began, parts);
     }
     let is_read = request.kind.is_read();
     let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
     let offset = target.offset(request.offset + began as u64).cast_signed();
     let (fd, count) = (target.raw_fd(), parts.len() as i32);
-    // SAFETY: the parts lie in memory that `held` owns, and the caller owns `held` during the call; reads write to it
+    // SAFETY: the parts lie in memory that `memory` owns, and the caller owns `memory` during the call; reads write to it
     // no further than its capacity.
     let moved = unsafe {
         match parts {
@@ -175,89 +205,68 @@ fn call_on(
         }
     };
     match usize::try_from(moved).map_err(|_| last_errno()) {
-        Err(libc::EOPNOTSUPP) if is_read && nowait != 0 && target.kind == FileKind::Other => {
-            read_named_pipe(fd, parts).unwrap_or(Err(libc::EOPNOTSUPP))
+        Err(errno @ (libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS)) => {
+            match call_instead(target.as_fd(), is_read, offset, flags, parts).unwrap_or(Err(errno)) {
+                Err(libc::EOPNOTSUPP) if is_read && nowait != 0 && target.kind == FileKind::Other => {
+                    read_named_pipe(target.as_fd(), parts).unwrap_or(Err(libc::EOPNOTSUPP))
+                }
+                moved => moved,
+            }
         }
         moved => moved,
     }
 }
 
-/// Makes the call on a simulated file.
-#[cfg(feature = "sim")]
+/// Makes the calls that stand in for the one that [`call_on`] has made, if that is refused or missing. `None` if it is not, and
+/// for an atomic write. A call that must not wait is not offered then: `EOPNOTSUPP`.
 #[cold]
-fn simulated(
-    target: &Target,
-    file: crate::sim::OpenNumber,
-    request: &Request,
-    began: usize,
+fn call_instead(
+    fd: BorrowedFd<'_>,
+    is_read: bool,
+    offset: i64,
+    flags: i32,
     parts: &[libc::iovec],
-) -> Result<usize, i32> {
-    use crate::sim::ask;
-    let offset = request.offset.checked_add(began as u64).ok_or(libc::EINVAL)?;
-    let len = parts.iter().map(|part| part.iov_len).sum();
-    if let Some(direct) = target.direct() {
-        let is_aligned = |part: &libc::iovec| {
-            part.iov_len.is_multiple_of(direct.bytes) && part.iov_base.addr().is_multiple_of(direct.memory)
-        };
-        if !offset.is_multiple_of(direct.bytes as u64) || !parts.iter().all(is_aligned) {
-            return Err(libc::EINVAL);
-        }
-    }
-    let mut cursor = Cursor { parts, in_first: 0 };
-    if request.kind.is_read() {
-        // SAFETY: as in `call_on`; a read's memory has this capacity, and no page of the disk is in it.
-        let take = |bytes: &[u8]| unsafe {
-            cursor.go_on(bytes.len(), |at, to, len| to.copy_from_nonoverlapping(bytes.as_ptr().add(at), len));
-        };
-        return ask(|world| world.read(file, offset, len, take));
-    }
-    // SAFETY: as in `call_on`: a write's memory is initialised.
-    let fill = |bytes: &mut [u8]| unsafe {
-        cursor.go_on(bytes.len(), |at, from, len| {
-            bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
-        });
+) -> Option<Result<usize, i32>> {
+    let call = match (is_read, flags == 0 && offset >= 0 && parts.len() == 1) {
+        (true, true) => libc::SYS_pread64,
+        (true, false) => libc::SYS_preadv2,
+        (false, true) => libc::SYS_pwrite64,
+        (false, false) => libc::SYS_pwritev2,
     };
-    ask(|world| world.write(file, offset, len, request.op_flags.cast_signed(), fill))
-}
-
-/// A place in the memory of a call, from which copies go on.
-#[cfg(feature = "sim")]
-struct Cursor<'a> {
-    parts: &'a [libc::iovec],
-    /// How much of the first part is behind.
-    in_first: usize,
-}
-
-#[cfg(feature = "sim")]
-impl Cursor<'_> {
-    /// Calls `copy` for each piece of the next `len` bytes, with where it begins among them, its address and its length.
-    fn go_on(&mut self, len: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
-        let mut done = 0;
-        while let (Some(part), true) = (self.parts.first(), done < len) {
-            let here = (part.iov_len - self.in_first).min(len - done);
-            copy(done, part.iov_base.cast::<u8>().wrapping_add(self.in_first), here);
-            done += here;
-            self.in_first += here;
-            if self.in_first == part.iov_len {
-                (self.parts, self.in_first) = (&self.parts[1..], 0);
-            }
-        }
+    if flags & libc::RWF_ATOMIC != 0 || !is_refused(call, flags) {
+        return None;
     }
+    if flags & libc::RWF_NOWAIT != 0 {
+        return Some(Err(libc::EOPNOTSUPP));
+    }
+    let (raw, list, count) = (fd.as_raw_fd(), parts.as_ptr(), parts.len() as i32);
+    // SAFETY: as in `call_on`.
+    let moved = unsafe {
+        match (is_read, offset >= 0) {
+            (true, true) => libc::preadv(raw, list, count, offset),
+            (true, false) => libc::readv(raw, list, count),
+            (false, true) => libc::pwritev(raw, list, count, offset),
+            (false, false) => libc::writev(raw, list, count),
+        }
+    };
+    let moved = usize::try_from(moved).map_err(|_| last_errno());
+    if flags & libc::RWF_DSYNC == 0 || moved.is_err() {
+        return Some(moved);
+    }
+    let synced = ControlKind::Sync.call(fd, IORING_FSYNC_DATASYNC, 0, 0);
+    Some(synced.and(moved))
 }
 
 /// Reads from a pipe that has a name, without waiting, which `RWF_NOWAIT` cannot do there: by another description of it
 /// (another reader may take the data that `poll` has reported, so a call that waits could wait for ever). Returns `None` for
 /// other files, and where the pipe cannot be opened again.
 #[cold]
-fn read_named_pipe(fd: RawFd, parts: &[libc::iovec]) -> Option<Result<usize, i32>> {
-    // SAFETY: the descriptor belongs to the target, which the caller holds during this call.
-    let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
+fn read_named_pipe(pipe: BorrowedFd<'_>, parts: &[libc::iovec]) -> Option<Result<usize, i32>> {
     let mode = rustix::fs::fstat(pipe).ok()?.st_mode;
     if FileType::from_raw_mode(mode) != FileType::Fifo {
         return None;
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let again = rustix::fs::open(format!("/proc/self/fd/{fd}"), flags, Mode::empty()).ok()?;
+    let again = open_again(pipe, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
     // SAFETY: as in `call_on`.
     let read = unsafe { libc::readv(again.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
     Some(usize::try_from(read).map_err(|_| last_errno()))

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::entry::{begin, plain_entry};
 use crate::aio::Aio;
-use crate::driver::files::FileInUse;
-use crate::driver::key::Key;
+use crate::driver::mail::sleep::SleepState;
 use crate::driver::op::{PartsOf, Request};
-use crate::driver::sleep::Sleep;
-use crate::driver::slot::{Slot, State};
+use crate::driver::slots::files::FileInUse;
+use crate::driver::slots::key::Key;
+use crate::driver::slots::slot::{Slot, State};
 use crate::driver::target::{FileKind, Target};
 
 /// How long a thread pauses if the kernel refuses the wait, for instance because of a seccomp filter that was installed
@@ -119,7 +119,13 @@ impl AioPort {
 
     /// Sleeps in the context until `wanted` operations have ended, if there is one and no operation has ended yet. Does not
     /// sleep if `wanted` is 0, or if operations wait for room that is there.
-    pub(super) fn wait(&mut self, wanted: u32, deadline: Option<Instant>, has_waiting: bool, thread: &Sleep) {
+    pub(super) fn wait(
+        &mut self,
+        wanted: u32,
+        deadline: Option<Instant>,
+        has_waiting: bool,
+        thread: &SleepState,
+    ) {
         let Some(aio) = self.context.as_mut() else { return };
         let all_submitted = !aio.has_queued() && (!has_waiting || !aio.has_room());
         let is_idle = !aio.has_completions() && (self.is_full || all_submitted);

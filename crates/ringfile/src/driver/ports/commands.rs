@@ -1,11 +1,11 @@
 //! Commands to NVMe drives: their entries, and what a drive's answer means.
 
+use super::entry::FIXED_FILE;
 use super::entry::{begin, fixed_index};
-use crate::driver::files::FileInUse;
-use crate::driver::key::Key;
-use crate::driver::marks::FIXED_FILE;
 use crate::driver::op::{PartsOf, command};
-use crate::driver::slot::{Slot, State};
+use crate::driver::slots::files::FileInUse;
+use crate::driver::slots::key::Key;
+use crate::driver::slots::slot::{Slot, State};
 use crate::driver::target::Target;
 use crate::ring::{CommandSqe, Ring};
 
@@ -22,8 +22,8 @@ pub(super) fn push(
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let Some(namespace) = file.target.namespace() else { return false };
     // Registered memory in several parts is accepted only since Linux 6.16; before, the kernel warns.
-    let may_be_fixed = slot.request.kind.moves_data() && slot.held.count() == 1 && namespace.takes_fixed();
-    let index = if may_be_fixed { fixed_index(&slot.held, ring) } else { None };
+    let may_be_fixed = slot.request.kind.moves_data() && slot.memory.count() == 1 && namespace.takes_fixed();
+    let index = if may_be_fixed { fixed_index(&slot.memory, ring) } else { None };
     let Some(sqe) = ring.vacant_command() else { return false };
     begin(file, &slot.request, slot.progress, &mut slot.marks, parts.reborrow());
     *sqe = CommandSqe {
@@ -32,7 +32,7 @@ pub(super) fn push(
         user_data: key.to_user_data(),
         ..CommandSqe::default()
     };
-    slot.fixed &= command::fill(&slot.request, &slot.held, began, index, namespace, parts, sqe);
+    slot.fixed &= command::fill(&slot.request, &slot.memory, began, index, namespace, parts, sqe);
     // SAFETY: the entry was filled above, and names memory of the slot's, see the module `ports`.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;
@@ -43,16 +43,18 @@ pub(super) fn push(
 /// all of the command was done. `None` if the file takes no commands.
 pub(crate) fn answer(slot: &Slot, target: &Target, result: i32) -> Option<Result<usize, i32>> {
     let began = slot.progress.began(&slot.request, target);
-    Some(command::answer(&slot.request, &slot.held, began, target.namespace()?, result))
+    Some(command::answer(&slot.request, &slot.memory, began, target.namespace()?, result))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
-    use crate::driver::ports::Turn;
-    use crate::driver::state::with;
-    use crate::driver::{Access, PortKind, route};
-    use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
+    use crate::driver::ports::EnterArgs;
+    use crate::driver::target::namespace::testing::{BOTH, LIMITS, namespace};
+    use crate::driver::target::route;
+    use crate::driver::turn::state::with;
+    use crate::driver::{Access, PortKind};
+    use crate::fs::AllocateMode;
+    use crate::{Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
     /// Returns a namespace on `/dev/null`, which accepts all commands since Linux 6.1, answers them at once and does
     /// nothing. `None`, with a message, if it does not accept them.
@@ -98,13 +100,9 @@ mod tests {
         for i in 0..300 {
             queue.add(file.read_at(vec![0; 4096], i << 12), i);
         }
-        assert_eq!(queue.wait(300, None), 300);
-        let mut taken = 0;
-        while let Some((_, done)) = queue.take() {
-            assert_eq!(done.result.unwrap(), 4096);
-            taken += 1;
-        }
-        assert_eq!(taken, 300);
+        let mut completions = Vec::new();
+        assert_eq!(queue.wait(300..=300, None, &mut completions), 300);
+        assert!(completions.into_iter().all(|done| done.result.unwrap() == 4096));
     }
 
     #[test]
@@ -134,14 +132,13 @@ mod tests {
         // The driver counts three commands and two operations of the main ring. The main ring gets three completions at
         // most, one of which announces all commands.
         let entered = with(|driver| {
-            driver.in_flight = 5;
-            (0..3).for_each(|_| driver.ports.count(PortKind::Commands, true));
-            let mut turn = Turn { wanted: 5, most: 1, deadline: None, in_flight: 5, has_waiting: false };
+            let ports = driver.ports();
+            (0..3).for_each(|_| ports.count(PortKind::Commands, true));
+            let mut args = EnterArgs { wanted: 5, most: 1, deadline: None, in_flight: 5, has_waiting: false };
             let mut home = PortKind::Polled;
-            driver.ports.enter_beside(&mut turn, &mut home);
-            driver.in_flight = 0;
-            (0..3).for_each(|_| driver.ports.count(PortKind::Commands, false));
-            (home, turn.wanted)
+            ports.enter_extra(&mut args, &mut home);
+            (0..3).for_each(|_| ports.count(PortKind::Commands, false));
+            (home, args.wanted)
         });
         assert_eq!(entered, Some((PortKind::Main, 1)));
     }

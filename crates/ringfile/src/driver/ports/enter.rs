@@ -16,16 +16,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::kind::PortKind;
+use super::entry::{COMMANDS, IGNORED, SLICE, WAKEUP};
 use super::ring::RingPort;
-use super::set::{Lost, Ports, of_kind};
+use super::set::{Ports, Rejected, of_kind};
 use crate::aio::Aio;
-use crate::driver::marks::{COMMANDS, IGNORED, SLICE, WAKEUP};
+use crate::driver::target::port_kind::PortKind;
 use crate::ring::{Sleeper, Until};
 use ringfile_buffer::internal::event;
 
 /// What a thread that enters its ports wants.
-pub(crate) struct Turn {
+pub(crate) struct EnterArgs {
     /// The completions that end its sleep; 0 if it must not sleep.
     pub(crate) wanted: u32,
     /// The entries that it submits at most.
@@ -38,52 +38,52 @@ pub(crate) struct Turn {
 }
 
 /// Where a thread sleeps that leaves the driver to others meanwhile.
-pub(crate) enum Rest {
+pub(crate) enum SleepIn {
     /// Completions of the main ring wake it.
-    InRing(Sleeper),
+    Ring(Sleeper),
     /// The wake-up descriptor wakes it, which AIO and other threads signal.
-    On(Arc<OwnedFd>),
+    Poll(Arc<OwnedFd>),
     /// Nothing wakes it: it only pauses.
-    Briefly,
+    Pause,
 }
 
 impl Ports {
     /// Submits what is queued, and sleeps until there are the wanted completions, if there are none yet.
     #[inline]
-    pub(crate) fn enter(&mut self, mut turn: Turn) {
+    pub(crate) fn enter(&mut self, mut args: EnterArgs) {
         let mut refused = false;
         if self.aio.context.is_some() {
-            refused = self.submit_to_aio(turn.most);
-            if !self.lost.is_empty() {
+            refused = self.submit_to_aio(args.most);
+            if !self.rejected.is_empty() {
                 // No completion announces a refused entry: its task must be woken first.
-                turn.wanted = 0;
+                args.wanted = 0;
             }
         }
         let Some(main) = &self.main else {
             if !refused {
                 self.refusals = None;
             }
-            return self.aio.wait(turn.wanted, turn.deadline, turn.has_waiting, &self.shared.sleep);
+            return self.aio.wait(args.wanted, args.deadline, args.has_waiting, &self.shared.sleep);
         };
         if self.aio.keeps_awake() {
-            turn.wanted = 0;
+            args.wanted = 0;
         } else if self.aio.open() > 0 {
             // One completion here may announce several finished operations there.
-            turn.wanted = turn.wanted.min(1);
+            args.wanted = args.wanted.min(1);
         }
         // Reset before the kernel is asked for the completions that it holds back, so that later ones signal again.
         main.ring.reset_completion_signal();
         let mut home = PortKind::Main;
-        if self.has_beside {
-            refused |= self.enter_beside(&mut turn, &mut home);
+        if self.has_extra {
+            refused |= self.enter_extra(&mut args, &mut home);
         }
-        refused |= self.enter_home(home, &turn);
+        refused |= self.enter_home(home, &args);
         if !refused {
             self.refusals = None;
         }
     }
 
-    /// Submits what is queued in AIO, at most `most` operations in one system call. One that the kernel refuses is lost.
+    /// Submits what is queued in AIO, at most `most` operations in one system call. One that the kernel refuses is rejected.
     /// Returns whether the kernel refuses operations for now.
     fn submit_to_aio(&mut self, most: u32) -> bool {
         if self.aio.signals {
@@ -109,35 +109,39 @@ impl Ports {
             }
             self.refusals = None;
             let taken_back = self.aio.context.as_mut().and_then(Aio::take_back);
-            self.lost.extend(taken_back.map(|user_data| Lost { kind: PortKind::Aio, user_data, errno }));
+            self.rejected.extend(taken_back.map(|user_data| Rejected {
+                kind: PortKind::Aio,
+                user_data,
+                errno,
+            }));
         }
         false
     }
 
     /// Enters the ring in which the thread may sleep. Returns whether the kernel refused its entries.
     #[inline(always)]
-    fn enter_home(&mut self, home: PortKind, turn: &Turn) -> bool {
+    fn enter_home(&mut self, home: PortKind, args: &EnterArgs) -> bool {
         let is_stuck = self.aio.is_out_of_room();
         // A thread that sleeps forgets no released memory.
-        let has_released = turn.wanted > 0 && self.has_released();
-        let Self { main, beside, shared, .. } = &mut *self;
-        let Some(port) = of_kind(main, beside, home) else { return false };
+        let has_released = args.wanted > 0 && self.has_released();
+        let Self { main, extra, shared, .. } = &mut *self;
+        let Some(port) = of_kind(main, extra, home) else { return false };
         // If the queue was too full to poll the wake-up descriptor, no thread could wake this one.
         let awaited = port.wakeup_armed && !has_released;
         let ring = &mut port.ring;
-        let idle = !ring.has_completions() && (!turn.has_waiting || is_stuck);
-        let sleeps = turn.wanted > 0 && idle && awaited && shared.sleep.about_to_sleep_in_ring();
+        let idle = !ring.has_completions() && (!args.has_waiting || is_stuck);
+        let sleeps = args.wanted > 0 && idle && awaited && shared.sleep.about_to_sleep_in_ring();
         let until = if sleeps {
             // Waiting for more completions than there are operations would never end.
-            Until::Completed(turn.wanted.min(turn.in_flight as u32).max(1))
+            Until::Completed(args.wanted.min(args.in_flight as u32).max(1))
         } else if ring.has_deferred() || ring.waiting() > 0 {
             Until::Collected
         } else {
             Until::Submitted
         };
         let before = ring.enters;
-        let at_most = turn.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let answer = ring.enter(until, turn.most, at_most);
+        let at_most = args.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let answer = ring.enter(until, args.most, at_most);
         let entered = ring.enters != before;
         if entered {
             let (submitted, completed) = ring.enter_sizes();
@@ -149,7 +153,7 @@ impl Ports {
         }
         self.shut &= answer.is_err() || !entered;
         if let Some(user_data) = cut_off {
-            self.lose_cut_off(home, user_data);
+            self.reject_cut_off(home, user_data);
         }
         self.was_refused(home, answer)
     }
@@ -159,17 +163,17 @@ impl Ports {
     /// durable write then syncs again when the write has ended. The kernel takes entries in order, so it never takes
     /// the second without the first.
     #[cold]
-    fn lose_cut_off(&mut self, kind: PortKind, user_data: u64) {
-        self.lost.push(Lost { kind, user_data, errno: libc::ECANCELED });
+    fn reject_cut_off(&mut self, kind: PortKind, user_data: u64) {
+        self.rejected.push(Rejected { kind, user_data, errno: libc::ECANCELED });
     }
 
     /// Enters all rings except the one in which the thread may sleep, and does not wait. Returns whether the kernel refused
     /// entries.
     #[cold]
-    pub(super) fn enter_beside(&mut self, turn: &mut Turn, home: &mut PortKind) -> bool {
+    pub(super) fn enter_extra(&mut self, args: &mut EnterArgs, home: &mut PortKind) -> bool {
         let spins = self.in_flight(PortKind::Polled) + self.in_flight(PortKind::PolledCommands);
         let commands = self.in_flight(PortKind::Commands);
-        let on_main = turn.in_flight - spins - commands;
+        let on_main = args.in_flight - spins - commands;
         let signal = self.main.as_ref().and_then(|main| main.ring.signal());
         let shares = self.ring(PortKind::Commands).map_or(Ok(false), |port| port.ring.signal_as(signal));
         // If the signal has just changed, the main ring still polls the previous one.
@@ -193,23 +197,23 @@ impl Ports {
         if only_commands {
             self.arm_wakeup(PortKind::Commands);
         }
-        let is_told = shares.is_ok() && (!mixed || turn.wanted == 0 || self.announce_commands());
+        let is_told = shares.is_ok() && (!mixed || args.wanted == 0 || self.announce_commands());
         let is_some = home.others().any(|kind| {
             self.ring(kind).is_some_and(|port| port.ring.has_completions() || port.ring.has_deferred())
         });
         // A refused entry has ended without a completion, or must be submitted again: the thread must not sleep.
         if !is_told || spins > 0 || is_some || refused {
-            turn.wanted = 0;
+            args.wanted = 0;
         } else if mixed {
             // One completion on the main ring announces any number of commands.
-            turn.wanted = turn.wanted.min(1);
+            args.wanted = args.wanted.min(1);
         }
         refused
     }
 
     /// Returns the number of operations in flight on the ring of a kind, except the main one.
     fn in_flight(&self, kind: PortKind) -> usize {
-        let port = kind.beside().and_then(|place| self.beside[place].as_ref());
+        let port = kind.extra().and_then(|place| self.extra[place].as_ref());
         port.map_or(0, |port| port.in_flight)
     }
 
@@ -260,18 +264,18 @@ impl Ports {
     }
 
     /// Returns where to sleep without the driver, after a turn; `None` if there is something to do first.
-    pub(crate) fn rest(&self, has_waiting: bool) -> Option<Rest> {
+    pub(crate) fn sleep_in(&self, has_waiting: bool) -> Option<SleepIn> {
         if self.are_refused() {
-            return Some(Rest::Briefly);
+            return Some(SleepIn::Pause);
         }
         if self.must_turn_again(has_waiting) || self.aio.keeps_awake() {
             return None;
         }
         match &self.main {
             Some(main) if main.ring.has_completions() => None,
-            Some(main) if main.wakeup_armed => Some(Rest::InRing(main.ring.sleeper())),
-            Some(_) => Some(Rest::Briefly),
-            None => Some(self.wakeup.clone().map_or(Rest::Briefly, Rest::On)),
+            Some(main) if main.wakeup_armed => Some(SleepIn::Ring(main.ring.sleeper())),
+            Some(_) => Some(SleepIn::Pause),
+            None => Some(self.wakeup.clone().map_or(SleepIn::Pause, SleepIn::Poll)),
         }
     }
 
@@ -303,7 +307,7 @@ impl Ports {
                 WAKEUP => self.ring(kind).into_iter().for_each(|port| port.wakeup_armed = false),
                 COMMANDS => self.commands_announced = false,
                 IGNORED => {}
-                _ => self.lost.push(Lost { kind, user_data, errno }),
+                _ => self.rejected.push(Rejected { kind, user_data, errno }),
             }
         }
     }

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use super::aio::is_for_aio;
-use super::kind::PortKind;
+use super::entry::AIO_WAKEUP;
 use super::ring::RingPort;
 use super::set::Ports;
 use crate::aio::Aio;
-use crate::driver::marks::AIO_WAKEUP;
 use crate::driver::op::Request;
 use crate::driver::refused::{Lack, Refused, set_up_errno, warn_of_no_aio, warn_of_no_ring};
-use crate::driver::route::{self, Backend};
 use crate::driver::target::Target;
+use crate::driver::target::port_kind::PortKind;
+use crate::driver::target::route::{self, Backend};
 use crate::ring::Ring;
 
 /// The size of an AIO context, if the system's limit allows it: many times a drive's queue depth.
@@ -43,11 +43,15 @@ impl Ports {
     #[inline(never)]
     fn take_unusual(&self, target: &Target, request: &Request) -> bool {
         let kind = target.ring_for(request.kind);
-        let port = match kind.beside() {
+        let port = match kind.extra() {
             None => self.main.as_ref().filter(|_| kind == PortKind::Main),
-            Some(place) => self.beside[place].as_ref(),
+            Some(place) => self.extra[place].as_ref(),
         };
-        port.is_some_and(|port| port.takes(request))
+        port.is_some_and(|port| {
+            // The kernel looks paths up with the rights of the thread that submits.
+            let is_own = !self.options.is_shared && !port.ring.is_sqpoll();
+            port.takes(request) && (is_own || !request.kind.names_paths())
+        })
     }
 
     /// Ensures that an operation on `target` can be submitted, and returns the port that takes it.
@@ -60,7 +64,7 @@ impl Ports {
             return Err(Refused::Forked);
         }
         let kind = target.ring_for(request.kind);
-        if self.options.is_joint && !matches!(kind, PortKind::Main | PortKind::Aio) {
+        if self.options.is_shared && !matches!(kind, PortKind::Main | PortKind::Aio) {
             // Nothing would wake the threads that share the driver.
             return Err(Refused::Outside);
         }
@@ -77,20 +81,20 @@ impl Ports {
                 Err(lack) => return self.prepare_aio_instead(target, request, lack),
             }
         }
-        self.prepare_beside(kind)?;
+        self.prepare_extra(kind)?;
         if self.take(target, request) { Ok(kind) } else { Err(Refused::Unsupported) }
     }
 
-    /// Creates the ring of a kind besides the main one, if there is none.
+    /// Creates the extra ring of a kind, if there is none.
     #[cold]
-    fn prepare_beside(&mut self, kind: PortKind) -> Result<(), Refused> {
-        if let Some(place) = kind.beside()
-            && self.beside[place].is_none()
+    fn prepare_extra(&mut self, kind: PortKind) -> Result<(), Refused> {
+        if let Some(place) = kind.extra()
+            && self.extra[place].is_none()
         {
             let ring = Ring::new(&kind.options(&self.options), self.shared.waker())
                 .map_err(|error| Refused::Finally(Lack::Ring(set_up_errno(&error))))?;
-            self.beside[place] = Some(RingPort::new(ring, kind));
-            self.has_beside = true;
+            self.extra[place] = Some(RingPort::new(ring, kind));
+            self.has_extra = true;
         }
         Ok(())
     }

@@ -7,13 +7,13 @@ use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
 use super::commands;
+use super::entry::{FIXED_FILE, IGNORED, LINK, WAKEUP};
 use super::entry::{base, begin, fixed_index};
-use super::kind::PortKind;
-use crate::driver::files::FileInUse;
-use crate::driver::key::Key;
-use crate::driver::marks::{FIXED_FILE, IGNORED, LINK, WAKEUP};
 use crate::driver::op::{self, PartsOf, Request};
-use crate::driver::slot::{Slot, State};
+use crate::driver::slots::files::FileInUse;
+use crate::driver::slots::key::Key;
+use crate::driver::slots::slot::{Slot, State};
+use crate::driver::target::port_kind::PortKind;
 use crate::ring::{Cqe, Ring, Sqe};
 
 /// See the module.
@@ -51,7 +51,7 @@ impl RingPort {
             return false;
         }
         let has_fixed_form = request.kind.has_fixed_form();
-        let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
+        let index = if has_fixed_form { fixed_index(&slot.memory, ring) } else { None };
         let (fd, registered) = file.descriptor(slot.ring, ring);
         let Some(sqe) = ring.vacant() else { return false };
         let extra = if file.target.has_extra() {
@@ -61,7 +61,7 @@ impl RingPort {
         };
         let flags = if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 } | extra;
         let base = Sqe { flags, ..base(&file.target, key, request, fd) };
-        op::fill(request, &slot.held, began, index, parts, base, sqe);
+        op::fill(request, &slot.memory, began, index, parts, base, sqe);
         slot.fixed &= index.is_some();
         // SAFETY: the entry was filled above, and names memory of the slot, see the module `ports`.
         slot.position = unsafe { ring.commit() };

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::aio::AioPort;
-use super::kind::PortKind;
+use super::entry::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::ring::RingPort;
-use crate::driver::files::FileInUse;
-use crate::driver::key::Key;
-use crate::driver::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
+use crate::counters::Metrics;
+use crate::driver::mail::shared::Shared;
 use crate::driver::op::PartsOf;
-use crate::driver::shared::Shared;
-use crate::driver::slot::{Slot, State};
-use crate::metrics::Metrics;
+use crate::driver::slots::files::FileInUse;
+use crate::driver::slots::key::Key;
+use crate::driver::slots::slot::{Slot, State};
+use crate::driver::target::port_kind::PortKind;
 use crate::ring::{Cqe, RingOptions};
 
-/// See the module. The rings besides the main one are made after it.
+/// See the module. The extra rings are made after the main one.
 pub(crate) struct Ports {
     pub(crate) main: Option<RingPort>,
-    /// The other rings; [`PortKind::beside`] is the place.
-    pub(super) beside: [Option<RingPort>; 3],
-    pub(super) has_beside: bool,
+    /// The extra rings; [`PortKind::extra`] is the place.
+    pub(super) extra: [Option<RingPort>; 3],
+    pub(super) has_extra: bool,
     pub(crate) aio: AioPort,
     /// When and why making the main ring failed.
     pub(super) failed: Option<(Instant, i32)>,
@@ -38,7 +38,7 @@ pub(crate) struct Ports {
     /// Whether the thread has nothing else to do in this turn, and may pause before it asks the kernel again.
     pub(crate) may_pause: bool,
     /// The driver ends these before it collects completions.
-    pub(crate) lost: Vec<Lost>,
+    pub(crate) rejected: Vec<Rejected>,
     pub(crate) options: RingOptions,
     /// How other threads wake this one.
     pub(super) shared: Arc<Shared>,
@@ -48,14 +48,14 @@ pub(crate) struct Ports {
 #[inline]
 pub(super) fn of_kind<'a>(
     main: &'a mut Option<RingPort>,
-    beside: &'a mut [Option<RingPort>; 3],
+    extra: &'a mut [Option<RingPort>; 3],
     kind: PortKind,
 ) -> Option<&'a mut RingPort> {
-    if kind == PortKind::Main { main.as_mut() } else { beside[kind.beside()?].as_mut() }
+    if kind == PortKind::Main { main.as_mut() } else { extra[kind.extra()?].as_mut() }
 }
 
 /// An operation that the kernel did not take, and that is not in a queue any more.
-pub(crate) struct Lost {
+pub(crate) struct Rejected {
     pub(crate) kind: PortKind,
     pub(crate) user_data: u64,
     pub(crate) errno: i32,
@@ -65,7 +65,7 @@ pub(crate) struct Lost {
 #[derive(Clone, Copy)]
 pub(super) struct Refusals {
     pub(super) last: Instant,
-    pub(super) lasted: Duration,
+    lasted: Duration,
 }
 
 /// How long to retry while the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before its errno becomes the operations'
@@ -80,8 +80,8 @@ impl Ports {
     pub(crate) fn new(options: RingOptions, shared: Arc<Shared>) -> Self {
         Self {
             main: None,
-            beside: [None, None, None],
-            has_beside: false,
+            extra: [None, None, None],
+            has_extra: false,
             aio: AioPort::default(),
             failed: None,
             signal: None,
@@ -90,7 +90,7 @@ impl Ports {
             shut: false,
             refusals: None,
             may_pause: false,
-            lost: Vec::new(),
+            rejected: Vec::new(),
             options,
             shared,
         }
@@ -99,16 +99,16 @@ impl Ports {
     /// Returns the ring of a kind, if it was created.
     #[inline]
     pub(crate) fn ring(&mut self, kind: PortKind) -> Option<&mut RingPort> {
-        of_kind(&mut self.main, &mut self.beside, kind)
+        of_kind(&mut self.main, &mut self.extra, kind)
     }
 
     /// Returns every ring that was created.
-    pub(super) fn rings(&self) -> impl Iterator<Item = &RingPort> {
-        self.main.iter().chain(self.beside.iter().flatten())
+    fn rings(&self) -> impl Iterator<Item = &RingPort> {
+        self.main.iter().chain(self.extra.iter().flatten())
     }
 
     fn rings_mut(&mut self) -> impl Iterator<Item = &mut RingPort> {
-        self.main.iter_mut().chain(self.beside.iter_mut().flatten())
+        self.main.iter_mut().chain(self.extra.iter_mut().flatten())
     }
 
     /// Puts an operation's next submission into the queue of its port; returns false if the queue is full.
@@ -159,9 +159,9 @@ impl Ports {
     /// Takes the next completion of another port. AIO comes last: the wake-up descriptor, which announces its completions, is
     /// reset when the main ring's are collected.
     #[inline]
-    pub(crate) fn complete_beside(&mut self) -> Option<(PortKind, Cqe)> {
-        if self.has_beside
-            && let Some(completed) = self.complete_in_rings_beside()
+    pub(crate) fn complete_extra(&mut self) -> Option<(PortKind, Cqe)> {
+        if self.has_extra
+            && let Some(completed) = self.complete_in_extra_rings()
         {
             return Some(completed);
         }
@@ -169,8 +169,8 @@ impl Ports {
     }
 
     #[cold]
-    fn complete_in_rings_beside(&mut self) -> Option<(PortKind, Cqe)> {
-        self.beside.iter_mut().flatten().find_map(|port| Some((port.kind, port.ring.complete()?)))
+    fn complete_in_extra_rings(&mut self) -> Option<(PortKind, Cqe)> {
+        self.extra.iter_mut().flatten().find_map(|port| Some((port.kind, port.ring.complete()?)))
     }
 
     /// Ends a turn: what was released is not registered any more.
@@ -205,8 +205,8 @@ impl Ports {
     /// driver's count, and AIO counts its own.
     #[cold]
     pub(crate) fn count(&mut self, kind: PortKind, begins: bool) {
-        if let Some(place) = kind.beside()
-            && let Some(port) = &mut self.beside[place]
+        if let Some(place) = kind.extra()
+            && let Some(port) = &mut self.extra[place]
         {
             port.in_flight = if begins { port.in_flight + 1 } else { port.in_flight - 1 };
         }
@@ -296,6 +296,6 @@ impl Ports {
 
     /// Leaves the rings and the context to the parent of this forked child.
     pub(crate) fn disown(&mut self) {
-        std::mem::forget((self.main.take(), std::mem::take(&mut self.beside), self.aio.context.take()));
+        std::mem::forget((self.main.take(), std::mem::take(&mut self.extra), self.aio.context.take()));
     }
 }

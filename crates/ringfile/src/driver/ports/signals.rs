@@ -32,7 +32,7 @@ impl Ports {
         if self.main.is_none() {
             let _ = self.make_main();
         }
-        if let Some(main) = self.main.as_ref().filter(|_| self.options.is_joint) {
+        if let Some(main) = self.main.as_ref().filter(|_| self.options.is_shared) {
             // Without an eventfd, which costs a system call for each turn.
             let ring = Some(main.ring.descriptor());
             return Ok(CompletionSignals { ring, wakeup: self.signal_ends()? });

@@ -326,7 +326,7 @@ mod tests {
     fn read_ahead() -> Arc<ReadAhead> {
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&path, [7; 4096]).unwrap();
-        let file = File::open(&path).unwrap();
+        let file = File::open_blocking(&path).unwrap();
         let ahead = ReadAhead::new(file.target());
         assert_eq!(ahead.note(&(0..PAGE)), Membership::Alone);
         let Membership::InStream(id, _) = ahead.note(&(PAGE..PAGE + 1)) else { panic!("no stream") };

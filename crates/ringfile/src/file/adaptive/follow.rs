@@ -7,7 +7,7 @@ use super::ahead::ReadAhead;
 use super::piece::AheadPiece;
 use super::streams::Id;
 use crate::driver::{Request, Target};
-use crate::memory::Held;
+use crate::memory::IoMemory;
 use crate::runtime;
 
 /// Marks a read that continues a stream as in flight until this is dropped, and takes its data from what was read
@@ -31,12 +31,12 @@ impl Follow {
         Self { ahead, id, piece: None, done: 0, yields }
     }
 
-    /// Copies what was read ahead of this read into `held`. Returns for how many bytes; the rest must be read directly.
+    /// Copies what was read ahead of this read into `memory`. Returns for how many bytes; the rest must be read directly.
     pub(crate) fn poll(
         &mut self,
         own: &Target,
         request: &Request,
-        held: &mut Held,
+        memory: &mut IoMemory,
         context: &mut Context<'_>,
     ) -> Poll<usize> {
         if std::mem::take(&mut self.yields) {
@@ -56,7 +56,7 @@ impl Follow {
                 break;
             }
             let content = piece.use_at(offset, request.want - self.done);
-            held.copy_in(request.start + self.done, content);
+            memory.copy_in(request.start + self.done, content);
             let moved = content.len();
             self.done += moved;
             self.ahead.put_back(piece, offset + moved as u64);

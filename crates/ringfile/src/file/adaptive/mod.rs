@@ -18,12 +18,12 @@ mod streams;
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use self::ahead::ReadAhead;
 pub(super) use self::follow::Follow;
@@ -32,9 +32,10 @@ use self::sketch::{BLOCK, RANDOM_READS_BEFORE, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
 use self::streams::Membership;
 use super::probe::magic;
+use crate::counters::CacheEvent;
+use crate::descriptor;
 use crate::driver::{self, Kind, Request, Target, cached_pages};
-use crate::memory::{Held, page_size};
-use crate::metrics::CacheEvent;
+use crate::memory::{IoMemory, page_size};
 use ringfile_buffer::internal::event;
 
 /// After this many hits in a row, only some reads are checked.
@@ -167,10 +168,7 @@ pub(super) fn is_possible(own: &Target) -> bool {
 pub(super) fn open_again(own: &impl AsFd) -> Option<OwnedFd> {
     let fd = own.as_fd();
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
-    let again = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | (flags & OFlags::NOATIME);
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let opened = retry_on_intr(|| rustix::fs::open(&path, again, Mode::empty()));
-    opened
+    descriptor::open_again(fd, OFlags::RDONLY | OFlags::DIRECT | (flags & OFlags::NOATIME))
         .inspect_err(|errno: &Errno| {
             event::emit(|| {
                 tracing::debug!(%errno, "could not open a second descriptor for direct I/O, using buffered I/O");
@@ -229,12 +227,6 @@ impl RecentReads {
     }
 }
 
-impl Drop for Adaptive {
-    fn drop(&mut self) {
-        driver::close(&self.direct);
-    }
-}
-
 impl Adaptive {
     pub(super) fn new(own: &Target, direct: Arc<Target>) -> Self {
         Self {
@@ -276,7 +268,7 @@ impl Adaptive {
     /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own
     /// target.
     #[cold]
-    pub(super) fn choose(&self, own: &Target, request: &Request, held: &Held, alone: bool) -> Way {
+    pub(super) fn choose(&self, own: &Target, request: &Request, memory: &IoMemory, alone: bool) -> Way {
         let way = self.decide(own, request, alone && request.kind == Kind::Read);
         if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
             driver::count_cache(CacheEvent::Partial, 1);
@@ -285,7 +277,7 @@ impl Adaptive {
             return way;
         }
         // A vectored read either bypasses the cache as a whole, or not at all.
-        let fits = self.direct.direct().is_none_or(|direct| direct.fits(request, held));
+        let fits = self.direct.direct().is_none_or(|direct| direct.fits(request, memory));
         Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
     }
 
@@ -310,7 +302,8 @@ impl Adaptive {
         }
         let is_free = room::is_free()
             && if is_small { self.admits_small() } else { self.vast.load(Ordering::Relaxed) != IS_VAST };
-        // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
+        // A small read while memory is free goes through the cache. It is not counted, and `cachestat` is asked for a sample
+        // only, unless it belongs to a stream.
         let is_quick = is_free && is_small;
         let streak = self.streak.load(Ordering::Relaxed);
         let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
@@ -540,7 +533,7 @@ mod tests {
     fn the_longer_the_streak_of_hits_the_fewer_reads_are_checked() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, [1; 4096]).unwrap();
-        let file = OpenOptions::new().read(true).adaptive(true).open(&file).unwrap();
+        let file = OpenOptions::new().read(true).adaptive(true).open_blocking(&file).unwrap();
         let Some(adaptive) = file.adaptive() else { return };
         // Large, so that the result does not depend on free memory.
         let read = |at| Request { offset: at << 20, want: BLOCK as usize, ..Request::of(Kind::Read) };
@@ -560,7 +553,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
         std::fs::write(&path, vec![1; 3 << 20]).unwrap();
-        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        let file = OpenOptions::new().read(true).adaptive(true).open_blocking(&path).unwrap();
         let Some(adaptive) = file.adaptive() else { return };
         let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
         for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::streams::Id;
+use crate::counters::CacheEvent;
 use crate::driver::{
-    self, Ended, Kept, Kind, Lend, RemoteOperation, Request, Started, SubmitHint, Target, Ticket,
+    self, Kind, Lend, Loan, OpResult, RemoteOperation, Request, Started, SubmitHint, Target, Ticket,
 };
-use crate::memory::{Buffer, Held};
-use crate::metrics::CacheEvent;
+use crate::memory::{Buffer, IoMemory};
 
 /// The change time of a file, in seconds and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct AheadPiece {
     /// When the file was last changed, as of the start of the read.
     pub changed: Changed,
     direct: Arc<Target>,
-    memory: Kept,
+    memory: Loan,
     carrier: Carrier,
     /// The data; `None` if the read failed.
     content: Option<Buffer>,
@@ -38,7 +38,7 @@ enum Carrier {
     Ring(Ticket),
     AnotherThread(RemoteOperation),
     /// It has ended.
-    Over,
+    Done,
 }
 
 impl AheadPiece {
@@ -49,7 +49,7 @@ impl AheadPiece {
         changed: Changed,
         memory: Buffer,
     ) -> Self {
-        let (direct, memory) = (Arc::clone(direct), Kept::of(Held::Pooled(memory), true));
+        let (direct, memory) = (Arc::clone(direct), Loan::of(IoMemory::Pooled(memory), true));
         Self { stream, range, changed, direct, memory, carrier: Carrier::Nobody, content: None, used: 0 }
     }
 
@@ -68,21 +68,21 @@ impl AheadPiece {
                             context.waker().wake_by_ref();
                             Carrier::Nobody
                         }
-                        Err(_) => return self.end(Ended { done: 0, errno: libc::EIO }),
+                        Err(_) => return self.end(OpResult { done: 0, errno: libc::EIO }),
                     };
                 return Poll::Pending;
             }
             Carrier::Ring(ticket) => ready!(ticket.poll(context, &mut self.memory)),
             Carrier::AnotherThread(operation) => ready!(operation.poll(context, &mut self.memory)),
-            Carrier::Over => return Poll::Ready(()),
+            Carrier::Done => return Poll::Ready(()),
         };
         self.end(ended)
     }
 
-    fn end(&mut self, ended: Ended) -> Poll<()> {
-        self.carrier = Carrier::Over;
+    fn end(&mut self, ended: OpResult) -> Poll<()> {
+        self.carrier = Carrier::Done;
         // An error is ignored here: the read that needs the data will get the same error.
-        if let Held::Pooled(buffer) = self.memory.take()
+        if let IoMemory::Pooled(buffer) = self.memory.take()
             && ended.errno == 0
         {
             self.content = Some(buffer);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::memory::meminfo;
-use ringfile_buffer::internal::once::Value;
+use once_cell::race::OnceBox;
 
 const TOTAL: &str = "MemTotal:";
 const FREE: &str = "MemFree:";
@@ -43,11 +43,11 @@ struct Limit {
 
 /// Returns half of the memory that this process may use, in bytes: the process itself needs the rest. Read once.
 pub(super) fn bytes() -> u64 {
-    static ROOM: Value<u64> = Value::new();
-    *ROOM.get_or(|| {
+    static ROOM: OnceBox<u64> = OnceBox::new();
+    *ROOM.get_or_init(|| {
         let mut least = None;
         MemoryLimits::new().of_process(|limit| least = Some(least.unwrap_or(u64::MAX).min(limit.bytes)));
-        least.unwrap_or(1 << 30) / 2
+        Box::new(least.unwrap_or(1 << 30) / 2)
     })
 }
 
@@ -82,7 +82,6 @@ pub(super) fn look() -> bool {
 }
 
 /// For this project's tests: sets whether memory is free, or lets it be found out again.
-#[doc(hidden)]
 pub fn assume_memory_is_free(is_free: Option<bool>) {
     let assumed = is_free.map_or(UNKNOWN, |is_free| if is_free { IS_FREE } else { IS_FULL });
     ASSUMED.store(assumed, Ordering::Relaxed);
@@ -91,8 +90,8 @@ pub fn assume_memory_is_free(is_free: Option<bool>) {
 }
 
 fn now() -> u64 {
-    static BEGAN: Value<Instant> = Value::new();
-    BEGAN.get_or(Instant::now).elapsed().as_nanos() as u64
+    static BEGAN: OnceBox<Instant> = OnceBox::new();
+    BEGAN.get_or_init(|| Box::new(Instant::now())).elapsed().as_nanos() as u64
 }
 
 /// Returns whether enough is free of a limit that memory is free, or stays so.

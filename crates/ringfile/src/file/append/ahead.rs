@@ -5,7 +5,7 @@
 //! behind all that is appended when it starts, and no write of the log may begin in it or behind it until it has ended; at
 //! most the budget is filled behind what is appended.
 
-use crate::driver::filler::{FillPiece, PIECE};
+use super::filler::{FillPiece, PIECE};
 
 /// The first run begins once this much was appended, so that a small file stays small.
 const FIRST: u64 = 64 << 10;
@@ -19,10 +19,10 @@ pub(super) struct FillAhead {
     /// The maximum number of bytes to fill behind what is appended; 0 fills nothing.
     budget: u64,
     unit: u64,
-    /// The length of the log when it was opened or last cut.
-    opened: u64,
-    /// Where the zeros end, also those that are being written. Less than what was appended if there are none; 0 if the
-    /// file has no space behind it.
+    /// Where the file ended when it was opened or last cut. A recycled file has space up to there, and needs zeros behind.
+    end: u64,
+    /// Where the zeros end, also those that are being written: a multiple of the unit. Less than what was appended if
+    /// there are none; 0 if none were written.
     filled: u64,
     /// The end of the run that is being filled.
     run: Option<u64>,
@@ -35,12 +35,13 @@ pub(super) struct FillAhead {
 }
 
 impl FillAhead {
-    pub fn new(budget: u64, block: u64, len: u64) -> Self {
+    /// `end`: where the file ends.
+    pub fn new(budget: u64, block: u64, end: u64) -> Self {
         let unit = UNIT.next_multiple_of(block);
         // A piece consists of whole units.
         let budget = if (PIECE as u64).is_multiple_of(unit) { budget } else { 0 };
         // Several small syncs come before the first run.
-        Self { budget, unit, opened: len, for_a_sync: 2 * MANY, ..Self::default() }
+        Self { budget, unit, end, for_a_sync: 2 * MANY, ..Self::default() }
     }
 
     /// Records how many bytes a sync has made durable.
@@ -50,10 +51,9 @@ impl FillAhead {
         }
     }
 
-    /// Returns the end of a run that would begin now: at most as much is filled as was appended since the log was
-    /// opened or cut.
+    /// Returns the end of a run that would begin now: at most as much is filled as was appended behind the file's end.
     fn target(&self, appended: u64) -> u64 {
-        let ahead = self.budget.min(appended.saturating_sub(self.opened));
+        let ahead = self.budget.min(appended.saturating_sub(self.end));
         let end = appended.saturating_add(if ahead < FIRST { 0 } else { ahead });
         end - end % self.unit
     }
@@ -119,7 +119,14 @@ impl FillAhead {
 
     /// Records that the file was cut at `len`, while no piece was being written.
     pub fn was_cut(&mut self, len: u64) {
-        (self.filled, self.run, self.opened) = (0, None, len);
+        (self.filled, self.run, self.end) = (0, None, len);
+    }
+
+    /// Records that a recycled file has zeros up to `end`, where its log ended before, and is as long as it was. No piece
+    /// was being written.
+    pub fn was_zeroed(&mut self, end: u64) {
+        // Direct I/O takes whole units only. The last one, of which a part is zeros, is filled again.
+        (self.filled, self.run) = (self.filled.max(end - end % self.unit), None);
     }
 }
 
@@ -204,6 +211,27 @@ mod tests {
         let mut ahead = FillAhead::new(BUDGET, 512, BUDGET);
         (0..100).for_each(|_| ahead.synced(1000));
         assert!(!ahead.wants_run(100));
+    }
+
+    #[test]
+    fn a_recycled_file_is_filled_only_behind_its_end() {
+        let mut ahead = FillAhead::new(BUDGET, 512, 10_000_001);
+        (0..100).for_each(|_| ahead.synced(1000));
+        for appended in [0, FIRST, 9_000_000, 10_000_001, 10_000_000 + FIRST] {
+            assert!(!ahead.wants_run(appended), "{appended}");
+        }
+        let appended = 10_000_001 + FIRST;
+        assert!(ahead.wants_run(appended));
+        let all = fill(&mut ahead, appended);
+        assert_eq!(all[0].zeros.start, appended.next_multiple_of(UNIT));
+        // Cutting the log back leaves the file as long as it is, and what was filled is not filled again.
+        ahead.was_zeroed(appended);
+        assert!(!ahead.wants_run(FIRST) && !ahead.wants_run(appended));
+        ahead.was_zeroed(30_000_000);
+        assert!(!ahead.wants_run(29_000_000));
+        assert!(ahead.wants_run(30_000_000));
+        // The unit in which the zeros ended is filled again, since a piece consists of whole ones.
+        assert_eq!(fill(&mut ahead, 29_000_000)[0].zeros.start, 30_000_000 / UNIT * UNIT);
     }
 
     #[test]

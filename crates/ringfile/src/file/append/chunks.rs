@@ -77,12 +77,13 @@ impl Chunks {
 
     /// Appends the record that `fill` writes, of at most `most` bytes and not more than a chunk. The caller has checked that
     /// there is memory. Returns whether it has filled a chunk.
-    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) -> bool {
+    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Reservation<'_>)) -> bool {
         if most > 0 && self.current.is_none() {
             self.begin_chunk();
         }
         let (full, before) = (self.full.len(), Some(self.current.as_ref().map_or(0, Buffer::len)));
-        let mut record = Record { offset: plan.appended(), room: most, before, first: None, chunks: self };
+        let mut record =
+            Reservation { offset: plan.appended(), room: most, before, first: None, chunks: self };
         fill(&mut record);
         record.keep(plan);
         self.full.len() > full
@@ -143,11 +144,11 @@ impl Chunks {
     }
 }
 
-/// A record that [`Appender::append_with`](super::Appender::append_with) appends, while it is written in place.
+/// Room for a record in an appender's memory, in which [`Appender::append_with`](super::Appender::append_with) lets it be written.
 ///
 /// Write it with the methods of [`bytes::BufMut`] (which panic if there is too little room) or [`std::io::Write`] (whose
 /// `write_all` fails).
-pub struct Record<'a> {
+pub struct Reservation<'a> {
     chunks: &'a mut Chunks,
     offset: u64,
     room: usize,
@@ -157,7 +158,7 @@ pub struct Record<'a> {
     first: Option<Buffer>,
 }
 
-impl Record<'_> {
+impl Reservation<'_> {
     /// Returns the offset in the file at which the record begins, in bytes.
     #[must_use]
     pub fn offset(&self) -> u64 {
@@ -206,9 +207,9 @@ impl Record<'_> {
     }
 }
 
-impl std::fmt::Debug for Record<'_> {
+impl std::fmt::Debug for Reservation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Record")
+        f.debug_struct("Reservation")
             .field("offset", &self.offset)
             .field("room", &self.room)
             .finish_non_exhaustive()
@@ -219,7 +220,7 @@ fn is_full(chunk: &Buffer) -> bool {
     chunk.len() == chunk.capacity()
 }
 
-impl Drop for Record<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
         if let Some(first) = self.first.take()
@@ -236,7 +237,7 @@ impl Drop for Record<'_> {
 
 // SAFETY: `chunk_mut` gives memory of a chunk, between its length and its capacity, and `advance_mut` takes no more than
 // that.
-unsafe impl BufMut for Record<'_> {
+unsafe impl BufMut for Reservation<'_> {
     /// Returns how many more bytes the record may have.
     fn remaining_mut(&self) -> usize {
         self.room
@@ -271,7 +272,7 @@ unsafe impl BufMut for Record<'_> {
     }
 }
 
-impl std::io::Write for Record<'_> {
+impl std::io::Write for Reservation<'_> {
     #[inline]
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         Ok(self.copy(data))

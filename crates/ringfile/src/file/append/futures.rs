@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 
-use super::chunks::Record;
+use super::chunks::Reservation;
 use super::plan::Goal;
 use super::shared::{AppenderShared, AppenderState};
 use super::waits::{Look, Waits};
@@ -26,14 +26,14 @@ pub(super) trait Content {
 
     /// Writes as much as `record` has room for, or at most that much if it can't be appended in pieces. Called under
     /// the lock of the appender.
-    fn put(&mut self, record: &mut Record<'_>, shared: &AppenderShared);
+    fn put(&mut self, record: &mut Reservation<'_>, shared: &AppenderShared);
 }
 
 impl Content for &[u8] {
     const IN_PIECES: bool = true;
 
     #[inline]
-    fn put(&mut self, record: &mut Record<'_>, _: &AppenderShared) {
+    fn put(&mut self, record: &mut Reservation<'_>, _: &AppenderShared) {
         let (now, later) = self.split_at(record.remaining_mut());
         record.put_slice(now);
         *self = later;
@@ -43,32 +43,19 @@ impl Content for &[u8] {
 /// The function that writes a record in place.
 pub(super) struct InPlaceRecord<F>(pub Option<F>);
 
-impl<F: FnOnce(&mut Record<'_>)> Content for InPlaceRecord<F> {
+impl<F: FnOnce(&mut Reservation<'_>)> Content for InPlaceRecord<F> {
     const IN_PIECES: bool = false;
 
     #[inline]
-    fn put(&mut self, record: &mut Record<'_>, shared: &AppenderShared) {
+    fn put(&mut self, record: &mut Reservation<'_>, shared: &AppenderShared) {
         let Some(fill) = self.0.take() else { panic!("an append was polled again after it had ended") };
         let _filling = shared.begin_filling();
         fill(record);
     }
 }
 
-/// The future of [`Appender::append`](super::Appender::append). If it is dropped before it is ready, nothing of a
-/// record of at most a block is appended.
-#[must_use = "nothing is appended until the future is awaited"]
-pub struct Append<'a>(pub(super) Appending<'a, &'a [u8]>);
-
-impl Future for Append<'_> {
-    type Output = Result<u64>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-/// Waits until a record is appended.
+/// Waits until a record is appended. If it is dropped before it is ready, nothing of a record of at most a block is
+/// appended.
 pub(super) struct Appending<'a, R> {
     waits: Waits<&'a AppenderShared>,
     record: Unappended<R>,
@@ -152,7 +139,7 @@ impl<R: Content> Unappended<R> {
                 // Left also if the program's function panics and the future is kept.
                 leaves.place = waits.place.take();
             }
-            let put = |record: &mut Record<'_>| self.content.put(record, shared);
+            let put = |record: &mut Reservation<'_>| self.content.put(record, shared);
             let has_filled = state.chunks.append(piece, &mut state.plan, put);
             self.done += piece;
             shared.publish_appended(state);
@@ -219,17 +206,15 @@ impl<R: Content> Future for Appending<'_, R> {
 
 /// What a [`Settle`] waits for.
 #[derive(Clone, Copy)]
-pub(super) enum Request {
+pub(super) enum AppendRequest {
     Flush,
     Sync,
     Truncate(u64),
     Close,
 }
 
-/// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and
-/// [`close`](super::Appender::close). May be dropped at any point.
-#[must_use = "nothing is written until the future is awaited"]
-pub struct Settle<'a> {
+/// Waits until everything appended is in the file, durable or cut. May be dropped at any point.
+pub(super) struct Settle<'a> {
     waits: Waits<&'a AppenderShared>,
     asks: Asks,
 }
@@ -237,15 +222,15 @@ pub struct Settle<'a> {
 struct Asks {
     /// What is being done, for errors.
     what: &'static str,
-    request: Request,
+    request: AppendRequest,
     /// Set once the plan was asked for it.
     goal: Option<Goal>,
 }
 
 impl<'a> Settle<'a> {
-    pub(super) fn new(shared: &'a AppenderShared, what: &'static str, request: Request) -> Self {
+    pub(super) fn new(shared: &'a AppenderShared, what: &'static str, request: AppendRequest) -> Self {
         // A truncation is ordered with appends, which may yield.
-        let may_yield = matches!(request, Request::Truncate(_));
+        let may_yield = matches!(request, AppendRequest::Truncate(_));
         Self { waits: Waits::new(shared, may_yield), asks: Asks { what, request, goal: None } }
     }
 }
@@ -266,13 +251,15 @@ impl Asks {
         let end = plan.appended();
         let asked = match self.request {
             _ if !may_ask => None,
-            Request::Flush => Some(plan.want_written()),
-            Request::Sync => Some(plan.want_durable()),
-            Request::Close => Some(plan.close()),
+            AppendRequest::Flush => Some(plan.want_written()),
+            AppendRequest::Sync => Some(plan.want_durable()),
+            AppendRequest::Close => Some(plan.close()),
             // An append, or another truncation, comes first.
-            Request::Truncate(_) if !waiters.is_first(waits.place) || plan.truncating().is_some() => None,
-            Request::Truncate(len) if !plan.is_closing() && len <= end => Some(plan.truncate(len)),
-            Request::Truncate(len) => {
+            AppendRequest::Truncate(_) if !waiters.is_first(waits.place) || plan.truncating().is_some() => {
+                None
+            }
+            AppendRequest::Truncate(len) if !plan.is_closing() && len <= end => Some(plan.truncate(len)),
+            AppendRequest::Truncate(len) => {
                 let too_long = || format!("the length is to be {len} bytes, but only {end} were appended");
                 let why = if plan.is_closing() { CLOSED.into() } else { too_long() };
                 return Err(shared.error(ErrorKind::InvalidInput, what, why));
@@ -280,9 +267,11 @@ impl Asks {
         };
         self.goal = self.goal.or(asked);
         let waits_for = match self.request {
-            Request::Truncate(_) => self.goal.unwrap_or(Goal::Turn),
+            AppendRequest::Truncate(_) => self.goal.unwrap_or(Goal::Turn),
             // After a failure there is nothing to wait for but the writes that are in flight, as for closing.
-            Request::Flush | Request::Sync | Request::Close => self.goal.unwrap_or(Goal::Closed),
+            AppendRequest::Flush | AppendRequest::Sync | AppendRequest::Close => {
+                self.goal.unwrap_or(Goal::Closed)
+            }
         };
         let Some(asked) = asked else { return Ok(Look::Wait(waits_for)) };
         let is_reached = plan.has_reached(asked);

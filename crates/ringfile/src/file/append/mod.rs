@@ -7,6 +7,7 @@
 
 mod ahead;
 mod chunks;
+mod filler;
 mod futures;
 mod kept;
 mod lanes;
@@ -26,9 +27,8 @@ use std::time::Duration;
 
 use self::ahead::FillAhead;
 use self::chunks::Chunks;
-pub use self::chunks::Record;
-pub use self::futures::{Append, Settle};
-use self::futures::{Appending, InPlaceRecord, Request};
+pub use self::chunks::Reservation;
+use self::futures::{AppendRequest, Appending, InPlaceRecord, Settle};
 use self::kept::Kept;
 use self::plan::Plan;
 pub use self::shared::AppenderMetrics;
@@ -37,7 +37,7 @@ pub use self::tail::TailReader;
 
 use super::probe::magic;
 use super::{AllocateMode, File};
-use crate::driver::{FileKind, filler};
+use crate::driver::FileKind;
 use crate::error::{Error, Result};
 use crate::memory::{LARGEST, Pool};
 
@@ -59,7 +59,7 @@ use crate::memory::{LARGEST, Pool};
 /// ringfile::block_on(async {
 ///     let mut options = OpenOptions::new();
 ///     options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
-///     let log = Appender::open(&options.open(&path)?, &pool, 0).await?;
+///     let log = Appender::open(&options.open(&path).await?, &pool, 0).await?;
 ///     let writers: Vec<_> = (0..8)
 ///         .map(|writer| {
 ///             let log = log.clone();
@@ -105,7 +105,8 @@ use crate::memory::{LARGEST, Pool};
 ///
 /// **A failed write or sync is final**: that call and every later one fails with the same errno, since data may be lost
 /// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
-/// nothing in flight. In a forked child every call fails.
+/// nothing in flight. If a write was refused for want of room, no sync of the file has failed: once there is room,
+/// [open](Self::open) another appender on it, at the end of what was durable. In a forked child every call fails.
 #[derive(Clone)]
 pub struct Appender(Arc<Handles>);
 
@@ -162,9 +163,10 @@ impl OpenAppender {
         self
     }
 
-    /// Keeps the file's content behind the valid length, and overwrites it; [`close`](Appender::close) does not change
-    /// the file's length. Use this for a log in files that were [allocated](File::allocate) or used before: syncing a
-    /// write that does not make the file longer need not wait for the file system's journal.
+    /// Keeps the file's content behind the valid length, and overwrites it; [`close`](Appender::close) does not cut the
+    /// file. Use this for a log in files that were used before, or written with zeros: syncing a write to space that was
+    /// written before need not wait for the file system's journal. A log that passes the end of its file, or begins in a
+    /// new one, grows as others do, with [zeros ahead](Self::fill_ahead), which stay for the next use.
     ///
     /// Behind the log's end are zeros up to the end of the block (with direct I/O; none if the log ends there), then
     /// the file's old content. The program finds the end of the log by its records: no record may consist of zeros, and
@@ -192,14 +194,13 @@ impl OpenAppender {
     /// none for buffered I/O; 0 switches it off. The sync of a write into space that was written before need not wait
     /// for the file system's journal.
     ///
-    /// A thread of the library allocates the space and writes the zeros, in pieces of 256 KiB, for a log whose syncs
-    /// have less than 64 KiB each on average: no more than was appended since the log was opened or cut. If that fails,
-    /// for example because the disk is full, nothing more is filled; appends do not fail. [`close`](Appender::close)
-    /// cuts what is not used. After a crash, or if the appender is dropped without `close`, the zeros remain at the end
-    /// of the file until it is [opened](Appender::open) again.
+    /// A thread of the library allocates the space and writes the zeros, for a log whose syncs are small: no more than
+    /// was appended. If that fails, for example because the disk is full, nothing more is filled; appends do not fail.
+    /// [`close`](Appender::close) cuts what is not used, unless the file is [recycled](Self::recycle). After a crash, or
+    /// if the appender is dropped without `close`, the zeros remain until the file is [opened](Appender::open) again.
     ///
-    /// Has no effect for a [recycled](Self::recycle) file, nor on file systems other than ext4 and XFS: those that
-    /// write elsewhere instead of overwriting gain nothing.
+    /// Has no effect on file systems other than ext4 and XFS: those that write elsewhere instead of overwriting gain
+    /// nothing.
     pub fn fill_ahead(mut self, bytes: u64) -> Self {
         self.fill_ahead = Some(bytes);
         self
@@ -269,11 +270,10 @@ impl OpenAppender {
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = write_behind.max((depth as u64 + 1) * chunk as u64);
         let usual = if file.is_direct() { USUALLY_AHEAD } else { 0 };
-        let may_fill = !recycle && IN_PLACE.contains(&magic(file.target()));
-        let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
+        let ahead = if IN_PLACE.contains(&magic(file.target())) { fill_ahead.unwrap_or(usual) } else { 0 };
         let mut plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
         (plan.owes_sync, plan.sync_interval) = (sync_later, sync_interval);
-        plan.ahead = FillAhead::new(ahead, alignment as u64, valid);
+        plan.ahead = FillAhead::new(ahead, alignment as u64, if recycle { size } else { valid });
         let chunks = Chunks::new(chunk, alignment, depth, &carried, Kept::new(keep_tail));
         let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks);
         Ok(Appender(Arc::new(Handles(shared))))
@@ -314,19 +314,13 @@ impl Appender {
         &self.0.0
     }
 
-    /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a new
-    /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
-    /// to `valid` is durable. If nothing of a recycled file is valid, the first [`sync`](Self::sync) of a record, or
-    /// [`close`](Self::close), syncs the file instead, and reports errors of earlier writes to it.
-    ///
-    /// Opening first waits for direct writes to the file that are still in flight, since a
-    /// process that was killed may have left some, and they would overwrite what is appended now. ext4, XFS and btrfs
-    /// wait in `fallocate` and `fsync`, other file systems when a file is cut; this gives an empty file its first
-    /// block.
+    /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a
+    /// new file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced. Opening first
+    /// waits for direct writes that a killed process may have left in flight.
     ///
     /// The file must be a regular file that is open for writing, and nothing else may write at or behind `valid`. With
-    /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes
-    /// its directory entry durable.
+    /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::fs::sync_dir)
+    /// makes its directory entry durable.
     ///
     /// # Errors
     /// `InvalidInput` for a file of another kind or with `O_APPEND`, or where the file is shorter than `valid`; as
@@ -352,13 +346,13 @@ impl Appender {
     /// Waits only while too much data is appended but not yet written, or while the pool is full; records are then
     /// appended in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
-    /// Poll a future that waits, or drop it: all later appends wait behind it, and it may hold memory of the pool.
+    /// An append that is neither polled nor dropped blocks those behind it, and may hold memory of the pool.
     ///
     /// # Errors
     /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
     /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
-    pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
-        Append(Appending::new(self.shared(), record.len(), record, true))
+    pub fn append<'a>(&'a self, record: &'a [u8]) -> impl Future<Output = Result<u64>> + Send + use<'a> {
+        Appending::new(self.shared(), record.len(), record, true)
     }
 
     /// As [`append`](Self::append) if that need not wait for memory or room; otherwise appends nothing and returns
@@ -369,10 +363,10 @@ impl Appender {
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
-    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open(folder.path().join("log"))?;
+    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open_blocking(folder.path().join("log"))?;
     /// use ringfile::{Appender, Pool, block_on};
     /// let pool = Pool::new(16 << 20);
-    /// let log = block_on(async { Appender::open(&file, &pool, 0).await })?;
+    /// let log = block_on(Appender::open(&file, &pool, 0))?;
     /// let at = match log.try_append(b"apple") {
     ///     Some(appended) => appended?,
     ///     None => block_on(log.append(b"apple"))?,
@@ -407,7 +401,7 @@ impl Appender {
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
-    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open(folder.path().join("log"))?;
+    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open_blocking(folder.path().join("log"))?;
     /// use bytes::BufMut;
     /// ringfile::block_on(async {
     ///     let log = ringfile::Appender::open(&file, &ringfile::Pool::new(16 << 20), 0).await?;
@@ -430,7 +424,7 @@ impl Appender {
     ///
     /// # Panics
     /// If `fill` uses this appender.
-    pub fn append_with<F: FnOnce(&mut Record<'_>)>(
+    pub fn append_with<F: FnOnce(&mut Reservation<'_>)>(
         &self,
         most: usize,
         fill: F,
@@ -442,8 +436,8 @@ impl Appender {
     ///
     /// # Errors
     /// Those of `write(2)`. A failure is final, see [`Appender`].
-    pub fn flush(&self) -> Settle<'_> {
-        Settle::new(self.shared(), "flushing an appender", Request::Flush)
+    pub fn flush(&self) -> impl Future<Output = Result<()>> + Send + use<'_> {
+        Settle::new(self.shared(), "flushing an appender", AppendRequest::Flush)
     }
 
     /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
@@ -452,28 +446,22 @@ impl Appender {
     ///
     /// # Errors
     /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
-    pub fn sync(&self) -> Settle<'_> {
-        Settle::new(self.shared(), "syncing an appender", Request::Sync)
+    pub fn sync(&self) -> impl Future<Output = Result<()>> + Send + use<'_> {
+        Settle::new(self.shared(), "syncing an appender", AppendRequest::Sync)
     }
 
-    /// Cuts the log back to `length` bytes, durably: the next record begins there. `length` is at most
-    /// [`len`](Self::len) when it is this call's turn.
+    /// Cuts the log back to `length` bytes, durably: the next record begins there. Appends that came before are
+    /// written first, and become durable if a task waits for it; later appends wait. After a crash meanwhile the log
+    /// has its old end or the new one.
     ///
-    /// It is ordered with appends by arrival: records that were appended before are written, and those of them that
-    /// tasks wait for in [`sync`](Self::sync) become durable, before the log is cut; appends that come later wait.
-    /// [`len`](Self::len), [`written`](Self::written) and [`durable`](Self::durable) then return `length`. The cut is
-    /// durable when this returns, without another sync; after a crash before that, the log has its old end or the new
-    /// one. It has to be: otherwise new records could be followed by old ones after a crash.
-    ///
-    /// The file is cut too. In a [recycled](OpenAppender::recycle) file the bytes from `length` to the log's former end
-    /// are overwritten with zeros instead, up to the end of the block, from front to back, and the first sector durably
-    /// before the others. With direct I/O and a `length` inside a block, the file must be open for reading. If the
-    /// future is dropped before its turn, nothing is cut; later the truncation may still be carried out.
+    /// The file is cut too; in a [recycled](OpenAppender::recycle) one the removed bytes are overwritten with zeros.
+    /// With direct I/O and a `length` inside a block, the file must be open for reading. If the future is dropped
+    /// before its turn, nothing is cut; later the truncation may still be carried out.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
-    /// # let file = ringfile::OpenOptions::new().read(true).write(true).create(true).open(folder.path().join("log"))?;
+    /// # let file = ringfile::OpenOptions::new().read(true).write(true).create(true).open_blocking(folder.path().join("log"))?;
     /// ringfile::block_on(async {
     ///     let log = ringfile::Appender::open(&file, &ringfile::Pool::new(16 << 20), 0).await?;
     ///     log.append(b"kept").await?;
@@ -488,9 +476,9 @@ impl Appender {
     ///
     /// # Errors
     /// `InvalidInput` if the log is shorter than `length`, or after [`close`](Self::close), which leave the appender
-    /// usable. Those of `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)`, which are final, see [`Appender`].
+    /// usable. Those of `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)` are final, see [`Appender`].
     pub fn truncate(&self, length: u64) -> impl Future<Output = Result<()>> + Send + use<'_> {
-        Settle::new(self.shared(), "truncating an appender's file", Request::Truncate(length))
+        Settle::new(self.shared(), "truncating an appender's file", AppendRequest::Truncate(length))
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
@@ -500,8 +488,8 @@ impl Appender {
     ///
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
-    pub fn close(&self) -> Settle<'_> {
-        Settle::new(self.shared(), "closing an appender", Request::Close)
+    pub fn close(&self) -> impl Future<Output = Result<()>> + Send + use<'_> {
+        Settle::new(self.shared(), "closing an appender", AppendRequest::Close)
     }
 
     /// Returns a reader of what is appended from now on, or from [another offset](TailReader::from) on. Any number may read

@@ -16,17 +16,17 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::chunks::Chunks;
+use super::filler::{self, FileId, FillPiece, Filled};
 use super::lanes::{AppendLanes, Job};
 use super::plan::{AppendStep, Pace, Plan};
 use super::positions::Positions;
 use super::waiters::{WaiterPlace, Waiters, Wakers, this_thread};
-use crate::driver::filler::{self, FillPiece, Filled, Inode};
-use crate::driver::timer::{self, Timer};
 use crate::driver::{Target, is_main_polled};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::lock::Lock;
 use crate::memory::{Buffer, Pool};
+use crate::timer::{self, Timer};
 use bytes::Bytes;
 use ringfile_buffer::internal::{Spare, add_spare, fork, is_wanted, panics};
 
@@ -59,7 +59,7 @@ pub(super) struct AppenderShared {
     pub chunk: usize,
     process: fork::Mark,
     /// The file, for the thread that fills it ahead.
-    inode: Inode,
+    inode: FileId,
     /// Itself, for that thread.
     this: Weak<AppenderShared>,
     state: Lock<AppenderState>,
@@ -120,7 +120,7 @@ impl<F: Fn(&AppenderShared) + Send + Sync> Wake for Call<F> {
 }
 
 impl AppenderShared {
-    pub fn new(file: File, inode: Inode, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
+    pub fn new(file: File, inode: FileId, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
         let (chunk, len, keeps) = (chunks.size, plan.appended(), chunks.kept.keeps());
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
             let lanes = AppendLanes::new(depth, &file, |woken| {
@@ -445,10 +445,11 @@ impl Filled for AppenderShared {
         state.metrics.filled += result.unwrap_or(0);
         // A program may still be able to append what it needs, and learns of errors then.
         let more = state.plan.ahead.ended(result.is_ok());
-        // Steps may have waited for the end of the piece.
-        let waits = state.has_failed() || state.plan.peek().is_some();
+        // Steps may have waited for the end of the piece, or only the end of closing.
+        let is_over = state.has_failed() || state.plan.is_closed();
+        let waits = is_over || state.plan.peek().is_some();
         state.stirred |= waits;
-        if state.has_failed() {
+        if is_over {
             drop(state);
             self.wake(true);
         } else if waits {
@@ -549,7 +550,8 @@ mod tests {
 
     fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<AppenderShared>) {
         let folder = tempfile::tempdir().unwrap();
-        let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
+        let file =
+            OpenOptions::new().write(true).create(true).open_blocking(folder.path().join("log")).unwrap();
         let mut plan = Plan::new(1, 1 << 20, depth, 0, true);
         plan.sync_interval = sync_interval;
         let chunks = Chunks::new(4096, 1, depth, &[], Kept::default());

@@ -42,7 +42,7 @@ const READING: &str = "reading the tail of a log";
 /// # fn main() -> std::io::Result<()> {
 /// # let folder = tempfile::tempdir()?;
 /// # let mut options = ringfile::OpenOptions::new();
-/// # let file = options.read(true).write(true).create(true).open(folder.path().join("log"))?;
+/// # let file = options.read(true).write(true).create(true).open_blocking(folder.path().join("log"))?;
 /// use ringfile::{Appender, Pool};
 /// ringfile::block_on(async {
 ///     let log = Appender::open(&file, &Pool::new(16 << 20), 0).keep_tail(4 << 20).await?;
@@ -85,7 +85,7 @@ struct Tail {
 }
 
 /// A piece, or the end.
-type Found = Look<Option<Bytes>>;
+type TailLook = Look<Option<Bytes>>;
 
 struct Behind {
     reader: Reader,
@@ -143,7 +143,7 @@ impl TailReader {
 }
 
 impl Tail {
-    fn give(&mut self, piece: Bytes, state: &mut AppenderState) -> Found {
+    fn give(&mut self, piece: Bytes, state: &mut AppenderState) -> TailLook {
         self.position += piece.len() as u64;
         state.positions.set(self.index, Some(self.position));
         Look::Ready(Some(piece))
@@ -156,7 +156,7 @@ impl Tail {
         Err(shared.error(ErrorKind::InvalidData, READING, why))
     }
 
-    fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Found> {
+    fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<TailLook> {
         if let Some(found) = self.look_behind(shared, context)? {
             return Ok(found);
         }
@@ -199,7 +199,11 @@ impl Tail {
     }
 
     /// Polls the reader of the file. Returns `None` if there is nothing to read with it, or no more.
-    fn look_behind(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Option<Found>> {
+    fn look_behind(
+        &mut self,
+        shared: &AppenderShared,
+        context: &mut Context<'_>,
+    ) -> Result<Option<TailLook>> {
         let Some(Behind { reader, until, truncations }) = &mut self.behind else { return Ok(None) };
         let (until, truncations) = (*until, *truncations);
         let polled = Pin::new(&mut *reader).poll_next(context);

@@ -7,6 +7,7 @@ mod faults;
 mod figures;
 mod picture;
 mod shell;
+mod type_names;
 mod versions;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ const RUNS: [(&str, &[&str]); 3] = [
 const TESTED_ELSEWHERE: &str = "crates/ringfile-object-store/README.md";
 
 /// Returns the root of the repository; `None` in a package, which has no documents.
-fn root() -> Option<&'static Path> {
+pub fn root() -> Option<&'static Path> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let found = root.join("docs/guide").is_dir();
     if !found {

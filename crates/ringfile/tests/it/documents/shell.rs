@@ -29,16 +29,18 @@ const COMPARISONS: &[&str] = &["compare", "c/run", "./study.sh", "./instructions
 const MEASURING: &[&str] = &["cargo run --release -- perf", "ringfile perf", "benchmarks/reproduce"];
 
 /// The beginnings of commands, after `VARIABLE=value`. If several fit a command, the longest counts.
-const PROOFS: [(Proof, &[&str]); 24] = [
+const PROOFS: [(Proof, &[&str]); 26] = [
     (Runs, &["export", "cargo add --path", "cargo add --dev --path"]),
     (Step("tests"), &["cargo build", "cargo test", "ringfile doctor"]),
     (Step("loom models"), &["cargo test --release -p ringfile-buffer -p ringfile -p ringfile-cache"]),
+    (Step("documentation"), &["cargo doc"]),
     (Step("dependencies"), &["cargo deny"]),
     (Step("other runtimes"), &["cargo test --manifest-path integrations/runtimes/Cargo.toml"]),
     (Step("C and C++"), C),
     (Step("RocksDB"), ROCKSDB),
     (Step("fio engine"), FIO),
     (Step("Go"), GO),
+    (Step("Python"), &["pip install", "python -m ringfile.compare"]),
     (Step("SlateDB"), &["cargo run --release --manifest-path integrations/slatedb/Cargo.toml"]),
     (Step("Haskell"), &["integrations/haskell/test", "runghc Setup"]),
     (Step("kernels"), &["kernels/guest"]),

@@ -2,7 +2,7 @@
 //! buffered and directly, through this file, another one, or another process. A read sees every write that returned
 //! before it started.
 //!
-//! `RINGFILE_STRESS_SECONDS` says how long the random part takes (default: 10).
+//! `RINGFILE_TEST_STRESS_SECONDS` says how long the random part takes (default: 10).
 
 mod model;
 mod stress;
@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use crate::support::cache::{cache, drop_cache};
 use crate::support::{Folder, in_child, skip};
-use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, ReadRequest, block_on};
+use ringfile::fs::AllocateMode;
+use ringfile::queue::ReadRequest;
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, block_on};
 use writer::Writer;
 
 const BLOCK: usize = 4096;
@@ -39,8 +41,8 @@ fn new_file(folder: &Folder, name: &str) -> PathBuf {
 
 /// Opens a file of which only data that is read again goes through the cache, since memory is taken for full.
 fn open(path: &Path, write: bool) -> File {
-    ringfile::assume_memory_is_free(Some(false));
-    OpenOptions::new().read(true).write(write).adaptive(true).open(path).unwrap()
+    ringfile::internal::assume_memory_is_free(Some(false));
+    OpenOptions::new().read(true).write(write).adaptive(true).open_blocking(path).unwrap()
 }
 
 /// Reads blocks and asserts that all have this version.
@@ -151,7 +153,7 @@ fn f49_a_read_sees_truncation_holes_and_growth() {
         std::fs::write(&path, blocks(0, BLOCKS, 1)).unwrap();
         drop_cache(&path);
         let file = open(&path, true);
-        let other = OpenOptions::new().write(true).open(&path).unwrap();
+        let other = OpenOptions::new().write(true).open_blocking(&path).unwrap();
         let by = if round == 0 { &file } else { &other };
         let read = |first: usize, count: usize| {
             block_on(file.read_at(Vec::with_capacity(count * BLOCK), (first * BLOCK) as u64)).unwrap()

@@ -3,12 +3,15 @@
 //! Data that was read ahead is trusted only once the file has been unchanged for 5 seconds. So each file goes through
 //! cycles: it is written, then left alone, then read by streams, which continue into the writes of the next cycle.
 
+use crate::support::handles::Handles as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfile::{Batch, File, Metrics, Pool, Queue, ReadRequest, block_on, metrics};
+use ringfile::metrics::Metrics;
+use ringfile::queue::ReadRequest;
+use ringfile::{Batch, File, Pool, Queue, block_on, metrics};
 
 use super::model::Model;
 use super::writer::Writer;
@@ -207,8 +210,7 @@ impl Stressed {
             _ => {
                 let mut queue = Queue::new();
                 queue.add(file.read_at(pool.get(len).unwrap(), offset), 0);
-                queue.wait(1, None);
-                let (_, done) = queue.take().unwrap();
+                let done = queue.end();
                 assert!(done.result.is_ok(), "{:?}", done.result);
                 done.buffer.unwrap().to_vec()
             }
@@ -217,7 +219,7 @@ impl Stressed {
 }
 
 fn seconds() -> u64 {
-    std::env::var("RINGFILE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+    std::env::var("RINGFILE_TEST_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub enum Writer {
     },
 }
 
-const CHILD: &str = "RINGFILE_COHERENCE_CHILD";
+const CHILD: &str = "RINGFILE_TEST_COHERENCE_CHILD";
 
 impl Writer {
     pub fn process(folder: &Folder, path: &Path) -> Self {
@@ -40,7 +40,12 @@ impl Writer {
     }
 
     pub fn direct(path: &Path) -> Self {
-        let file = OpenOptions::new().read(true).write(true).direct(true).buffered_fallback(true).open(path);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .direct(true)
+            .buffered_fallback(true)
+            .open_blocking(path);
         Self::Own(file.unwrap())
     }
 

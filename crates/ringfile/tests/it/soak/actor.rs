@@ -6,7 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ringfile::{Advice, AllocateMode, Batch, Buffer, IoBufMut, Pool};
+use ringfile::fs::{Advice, AllocateMode};
+use ringfile::{Batch, Buffer, IoBufMut, Pool};
 
 use super::model::{OWNED, PAGE, Region, SCRATCH, assert_of_any_generation};
 use crate::support::{Random, poll_once, yield_now};
@@ -150,7 +151,7 @@ impl Actor {
     /// Writes, then syncs or allocates, with reads in between.
     async fn batch(&mut self, region: &mut Region) {
         let most = [1, 4, 128, 1000][self.random.below(4) as usize];
-        let mut batch = Batch::new().in_flight(most);
+        let mut batch = Batch::new().depth(most);
         if self.random.below(3) == 0 {
             batch = batch.merge_reads(self.random.below(3 * PAGE as u64) as usize);
         }
@@ -234,7 +235,7 @@ impl Actor {
     }
 
     async fn drop_batch(&mut self, region: &Region) {
-        let mut batch = Batch::new().in_flight(1 + self.random.below(20) as usize);
+        let mut batch = Batch::new().depth(1 + self.random.below(20) as usize);
         for page in 0..OWNED {
             batch.add(region.file.read_at(self.shared.pool.get(PAGE).unwrap(), region.at(page)));
         }

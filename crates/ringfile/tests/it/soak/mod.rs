@@ -3,8 +3,8 @@
 //! nothing is left over.
 //!
 //! It runs in rounds, each of which starts and ends all its threads and executors. The first round warms up; each later
-//! one must leave exactly what the first left. `RINGFILE_SOAK_SECONDS` says how long it runs (default: 10);
-//! `RINGFILE_SEED` repeats a run as far as threads allow.
+//! one must leave exactly what the first left. `RINGFILE_TEST_SOAK_SECONDS` says how long it runs (default: 10);
+//! `RINGFILE_TEST_SEED` repeats a run as far as threads allow.
 
 mod actor;
 mod model;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfile::{Pool, PoolBuilder, Runtime, WhenFull, metrics};
+use ringfile::buf::PoolBuilder;
+use ringfile::{Pool, Runtime, WhenFull, metrics};
 
 use crate::support;
 use crate::support::mounts::Mount;
@@ -37,9 +38,9 @@ fn end() -> Duration {
 }
 
 fn duration() -> Duration {
-    let given = std::env::var("RINGFILE_SOAK_SECONDS").ok();
+    let given = std::env::var("RINGFILE_TEST_SOAK_SECONDS").ok();
     Duration::from_secs(
-        given.map_or(10, |seconds| seconds.parse().expect("RINGFILE_SOAK_SECONDS is a number")),
+        given.map_or(10, |seconds| seconds.parse().expect("RINGFILE_TEST_SOAK_SECONDS is a number")),
     )
 }
 
@@ -51,7 +52,8 @@ fn every_call_from_many_threads_on_every_route() {
         return;
     }
     let mut random = Random::new();
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
+    // For open files, and for paths.
+    let workers = 2 * std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
     round(&mut random, Duration::from_secs(2));
     let (mut rounds, descriptors, threads) = (0, open_descriptors(), threads());
     let began = Instant::now();

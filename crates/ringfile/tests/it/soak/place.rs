@@ -28,7 +28,7 @@ impl Places {
         let memory = Path::new("/dev/shm").is_dir().then(|| Folder::inside(Path::new("/dev/shm")));
         let mut files: Vec<(File, u64, String)> = Vec::new();
         let mut add = |path: PathBuf, route, direct| {
-            let file = options(route, direct).open(&path).unwrap();
+            let file = options(route, direct).open_blocking(&path).unwrap();
             std::fs::OpenOptions::new()
                 .write(true)
                 .open(&path)

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringfile::{AnyBuffer, Batch, Done, Queue, Token};
+use ringfile::{AnyBuffer, Batch, Completion, Queue, Token};
 
 use super::actor::{Actor, run_of_pages};
 use super::model::{OWNED, PAGE, Region};
@@ -43,7 +43,7 @@ impl Actor {
     }
 
     fn blocking_batch(&mut self, region: &mut Region) {
-        let mut batch = Batch::new().in_flight(1 + self.random.below(200) as usize);
+        let mut batch = Batch::new().depth(1 + self.random.below(200) as usize);
         if self.random.below(3) == 0 {
             batch = batch.merge_reads(self.random.below(3 * PAGE as u64) as usize);
         }
@@ -62,7 +62,7 @@ impl Actor {
         }
         batch.barrier();
         let again = batch.add(region.file.read_at(self.shared.pool.get(content.len()).unwrap(), offset));
-        let mut results: Vec<Option<Done>> = batch.run().into_iter().map(Some).collect();
+        let mut results: Vec<Option<Completion>> = batch.run().into_iter().map(Some).collect();
         assert_eq!(results[write].take().unwrap().result.unwrap(), content.len());
         for (index, page) in reads {
             assert_read(
@@ -83,20 +83,17 @@ impl Actor {
         }
         let wait = self.random.below(2) == 0;
         let at_least = self.random.below(open.len() as u64 + 1) as usize;
-        let done = reads.wait(if wait { at_least } else { 0 }, None);
+        reads.settle(if wait { at_least } else { 0 });
+        let done = open.iter().filter(|&&(handle, _)| reads.is_done(handle)).count();
         assert!(!wait || done >= at_least, "{done} of {at_least}");
         // A batch in between, which collects the completions of the others too.
         if self.random.below(3) == 0 {
             self.blocking_batch_of_reads(region);
         }
         for (handle, offset) in open {
-            let done = match self.random.below(3) {
+            let done = match self.random.below(2) {
                 0 => reads.abort(handle).unwrap(),
-                1 => match reads.take_by(handle) {
-                    Some(done) => done,
-                    None => reads.wait_by(handle).unwrap(),
-                },
-                _ => reads.wait_by(handle).unwrap(),
+                _ => reads.wait_for(handle).unwrap(),
             };
             match done.result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) => {
@@ -126,7 +123,7 @@ impl Actor {
 }
 
 #[track_caller]
-fn assert_read(region: &Region, done: Done, offset: u64, what: &str) {
+fn assert_read(region: &Region, done: Completion, offset: u64, what: &str) {
     let buffer = done.buffer.unwrap();
     match done.result {
         Ok(len) => assert_eq!((len, len % PAGE), (buffer.len(), 0), "{what} of {}", region.name),

@@ -52,12 +52,12 @@ const SEED: u64 = 77 << 40;
 /// A file that one thread truncates and extends while others read it in every way.
 pub fn shrinking_file(folder: &Path, shared: &Arc<Shared>, mut random: Random) {
     let path = folder.join("shrinking");
-    let file = OpenOptions::new().read(true).write(true).create(true).open(&path).unwrap();
+    let file = OpenOptions::new().read(true).write(true).create(true).open_blocking(&path).unwrap();
     std::thread::scope(|scope| {
         for route in routes() {
             let mut options = OpenOptions::new();
             let file = options.read(true).route(route).direct(random.below(2) == 0).buffered_fallback(true);
-            let file = file.open(&path).unwrap();
+            let file = file.open_blocking(&path).unwrap();
             scope.spawn(move || read_while_it_shrinks(&file, shared));
         }
         let mut generation = 1_u16;
@@ -101,7 +101,8 @@ pub fn full_disk(folder: &Path, shared: &Arc<Shared>, mut random: Random) {
         for route in routes() {
             let path = folder.join(format!("full-{route:?}"));
             let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(true).route(route).open(&path);
+            let file =
+                options.read(true).write(true).create(true).truncate(true).route(route).open_blocking(&path);
             let file = file.unwrap();
             round = round % 60_000 + 1;
             let write = async {

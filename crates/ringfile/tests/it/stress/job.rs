@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use ringfile::{Advice, AllocateMode, Buffer, IoBuf, IoBufMut, RegisteredMemory};
+use ringfile::fs::{Advice, AllocateMode};
+use ringfile::{Buffer, IoBuf, IoBufMut, RegisteredMemory};
 
 use super::World;
 use super::model::{PAGE, Place, Reading, Writing};

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use ringfile::{Buffer, Pool, PoolError, RegisteredMemory};
+use ringfile::buf::PoolError;
+use ringfile::{Buffer, Pool, RegisteredMemory};
 
 use super::World;
 use crate::support::{Random, poll_once};

@@ -8,7 +8,7 @@
 //! that nobody writes to it.
 //!
 //! It runs in rounds, each of which starts and ends all its threads; after each, there are as many descriptors, threads
-//! and bytes of memory as after the first. `RINGFILE_STRESS_SECONDS` says how long (default: 5); `RINGFILE_SEED`
+//! and bytes of memory as after the first. `RINGFILE_TEST_STRESS_SECONDS` says how long (default: 5); `RINGFILE_TEST_SEED`
 //! repeats a run as far as threads allow.
 
 mod job;
@@ -20,13 +20,15 @@ mod tracked;
 mod wakers;
 mod weather;
 
+use crate::support::handles::Handles as _;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringfile::{Completions, OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
+use ringfile::runtime::TaskRun;
+use ringfile::{OpenOptions, Pool, Queue, Route, Runtime, WhenFull, metrics};
 
 use crate::support;
 use crate::support::forms::routes;
@@ -159,8 +161,8 @@ fn places(disk: &Folder, memory: Option<&Folder>) -> Vec<Arc<Place>> {
         std::fs::write(&path, Place::content(seed)).unwrap();
         let mut options = OpenOptions::new();
         options.write(true).direct(direct).buffered_fallback(true).route(route);
-        let write_only = options.open(&path).unwrap();
-        let file = options.read(true).open(&path).unwrap();
+        let write_only = options.open_blocking(&path).unwrap();
+        let file = options.read(true).open_blocking(&path).unwrap();
         let name = format!("{} (direct {})", path.display(), file.is_direct());
         places.push(Place::new(file, write_only, name, seed));
     };
@@ -206,10 +208,10 @@ fn drop_runtimes(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         let entries = [2, 8, 256][random.below(3) as usize];
         let idle = (random.below(4) == 0).then(|| Duration::from_millis(1 + random.below(5)));
-        let all = [Completions::Deferred, Completions::Cooperative, Completions::Interrupt];
-        let completions = all[random.below(3) as usize];
+        let all = [TaskRun::Deferred, TaskRun::Cooperative, TaskRun::Interrupt];
+        let task_run = all[random.below(3) as usize];
         let builder = Runtime::builder().threads(1 + random.below(2) as usize).entries(entries).sqpoll(idle);
-        let builder = builder.completions(completions);
+        let builder = builder.task_run(task_run);
         let Ok(runtime) = builder.build() else { continue };
         let tasks = (0..4).map(|_| {
             let random = Random::from_seed(random.below(1 << 40));
@@ -220,7 +222,7 @@ fn drop_runtimes(world: &Arc<World>, mut random: Random) {
         drop(runtime);
         for task in tasks {
             match task.join() {
-                Ok(()) | Err(ringfile::JoinError::Cancelled) => {}
+                Ok(()) | Err(ringfile::runtime::JoinError::Cancelled) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -362,9 +364,9 @@ fn finish(world: &Arc<World>, random: &mut Random) {
 }
 
 fn duration() -> Duration {
-    let given = std::env::var("RINGFILE_STRESS_SECONDS").ok();
+    let given = std::env::var("RINGFILE_TEST_STRESS_SECONDS").ok();
     Duration::from_secs(
-        given.map_or(5, |seconds| seconds.parse().expect("RINGFILE_STRESS_SECONDS is a number")),
+        given.map_or(5, |seconds| seconds.parse().expect("RINGFILE_TEST_STRESS_SECONDS is a number")),
     )
 }
 
@@ -393,10 +395,10 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
     std::thread::spawn(move || {
         let folder = Folder::new();
         let path = folder.file("idle", b"content");
-        let file = ringfile::File::open(path).unwrap();
+        let file = ringfile::File::open_blocking(path).unwrap();
         let mut queue = Queue::new();
         queue.add(file.read_at(Vec::with_capacity(7), 0), 1);
-        assert_eq!(queue.wait(1, None), 1);
+        queue.end();
         used.send(()).unwrap();
         let _ = ended.recv();
     });

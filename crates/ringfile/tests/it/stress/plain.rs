@@ -1,11 +1,12 @@
 //! Programs on threads without an executor: queues, reads with handles, blocking batches, and jobs polled by hand.
 
+use crate::support::handles::one_of;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfile::{AnyBuffer, Done, Operation, Queue, SharedQueue, Token};
+use ringfile::{AnyBuffer, Completion, Op, Output, Queue, SharedQueue, Token};
 
 use super::World;
 use super::job;
@@ -88,7 +89,7 @@ enum Open {
 }
 
 impl Open {
-    fn assert(self, world: &World, done: Done) {
+    fn assert(self, world: &World, done: Completion) {
         world.counts.results.fetch_add(1, Ordering::Relaxed);
         match self {
             Self::Sync => assert_eq!(done.result.unwrap(), 0),
@@ -103,18 +104,18 @@ impl Open {
 
 /// A queue, of a thread or of all, and the number of an operation for it.
 trait Add {
-    fn add(self, operation: impl Operation);
+    fn add(self, op: Op<'_, impl Output>);
 }
 
 impl Add for (&mut Queue, u64) {
-    fn add(self, operation: impl Operation) {
-        self.0.add(operation, self.1);
+    fn add(self, op: Op<'_, impl Output>) {
+        self.0.add(op, self.1);
     }
 }
 
 impl Add for (&SharedQueue, u64) {
-    fn add(self, operation: impl Operation) {
-        self.0.add(operation, self.1);
+    fn add(self, op: Op<'_, impl Output>) {
+        self.0.add(op, self.1);
     }
 }
 
@@ -165,8 +166,8 @@ impl Shared {
 
     /// Waits for any operation. Returns false if none is open, or has ended in time.
     fn wait(&self, world: &World, timeout: Option<Duration>) -> bool {
-        let Some((_, number, done)) = self.queue.wait(timeout) else { return false };
-        let open = self.open.lock().unwrap().remove(&number);
+        let Some(done) = one_of(&self.queue, timeout) else { return false };
+        let open = self.open.lock().unwrap().remove(&done.user_data);
         open.expect("each result comes once").assert(world, done);
         true
     }
@@ -215,10 +216,11 @@ impl Submissions {
     }
 
     fn wait(&mut self, world: &World, at_least: usize, timeout: Option<Duration>) {
-        let ended = self.queue.wait(at_least, timeout);
+        let mut completions = Vec::new();
+        let ended = self.queue.wait(at_least..=usize::MAX, timeout, &mut completions);
         assert!(timeout.is_some() || ended >= at_least.min(self.open.len()), "{ended} of {at_least}");
-        while let Some((number, done)) = self.queue.take() {
-            self.open.remove(&number).expect("each result comes once").assert(world, done);
+        for done in completions {
+            self.open.remove(&done.user_data).expect("each result comes once").assert(world, done);
         }
     }
 
@@ -234,7 +236,7 @@ impl Submissions {
 }
 
 #[track_caller]
-fn assert_read(claim: &Reading, offset: u64, len: usize, done: Done) {
+fn assert_read(claim: &Reading, offset: u64, len: usize, done: Completion) {
     let buffer = done.buffer.unwrap();
     assert_eq!((done.result.unwrap(), buffer.len()), (len, len), "{}", claim.place.name);
     claim.assert(offset, &buffer, "a read");
@@ -260,21 +262,20 @@ impl Handles {
             self.open.push((handle, claim, offset, len));
         }
         let at_least = random.below(self.open.len() as u64 + 1) as usize;
-        let ended = self.reads.wait(if random.below(2) == 0 { at_least } else { 0 }, None);
-        assert!(ended <= self.open.len());
+        self.reads.settle(if random.below(2) == 0 { at_least } else { 0 });
         for _ in 0..random.below(self.open.len() as u64 + 1) {
             let at = random.below(self.open.len() as u64) as usize;
             let (handle, claim, offset, len) = self.open.swap_remove(at);
             let done = match random.below(3) {
-                0 => self.reads.take_by(handle),
+                0 => self.reads.is_done(handle).then(|| self.reads.wait_for(handle).unwrap()),
                 1 => Some(self.reads.abort(handle).unwrap()),
-                _ => Some(self.reads.wait_by(handle).unwrap()),
+                _ => Some(self.reads.wait_for(handle).unwrap()),
             };
             let Some(done) = done else {
                 self.open.push((handle, claim, offset, len));
                 continue;
             };
-            assert!(self.reads.wait_by(handle).is_err(), "a result is taken once");
+            assert!(self.reads.wait_for(handle).is_err(), "a result is taken once");
             world.counts.results.fetch_add(1, Ordering::Relaxed);
             match &done.result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) => {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ringfile::{AnyBuffer, Batch, Done};
+use ringfile::{AnyBuffer, Batch, Completion};
 
 use super::World;
 use super::model::{PAGE, Place, Reading, Writing};
@@ -46,7 +46,7 @@ impl Plan {
     pub fn new(world: &World, place: &Arc<Place>, random: &mut Random) -> (Self, Batch) {
         let stops = random.below(6) == 0;
         let most = [1, 2, 7, 128, 5000][random.below(5) as usize];
-        let mut batch = Batch::new().in_flight(most).stop_on_error(stops);
+        let mut batch = Batch::new().depth(most).stop_on_error(stops);
         if random.below(2) == 0 {
             let gaps = [0, 1, PAGE, 3 * PAGE, usize::MAX];
             batch = batch.merge_reads(gaps[random.below(gaps.len() as u64) as usize]);
@@ -146,7 +146,7 @@ impl Plan {
     }
 
     /// Fails if a result is not the expected one.
-    pub fn assert(self, results: Vec<Done>) {
+    pub fn assert(self, results: Vec<Completion>) {
         assert_eq!(results.len(), self.steps.len(), "each operation has one result");
         let is_bad = |step: &Step| matches!(step, Step::Bad);
         let any_bad = self.steps.iter().any(is_bad);
@@ -172,7 +172,7 @@ fn memory(world: &World, len: usize, random: &mut Random) -> AnyBuffer {
     }
 }
 
-fn end(step: Step, done: Done, cancelled: bool, before: &[Outcome]) -> Outcome {
+fn end(step: Step, done: Completion, cancelled: bool, before: &[Outcome]) -> Outcome {
     match step {
         Step::Write(claim) if cancelled => {
             claim.undo();

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use ringfile::{IoBuf, IoBufMut, StableMemory};
+use ringfile::buf::StableMemory;
+use ringfile::{IoBuf, IoBufMut};
 
 use super::model::Fate;
 

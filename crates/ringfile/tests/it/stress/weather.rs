@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfile::{AllocateMode, Batch, File, OpenOptions, Route, block_on};
+use ringfile::fs::AllocateMode;
+use ringfile::{Batch, File, OpenOptions, Route, block_on};
 
 use super::World;
 use super::model::{PAGE, Place, assert_written, page};
@@ -59,12 +60,13 @@ pub fn make_file(folder: &Folder) {
 /// Truncates a file, punches holes into it and rewrites it behind its first pages, while others read it.
 pub fn cut(world: &Arc<World>, mut random: Random) {
     let path = world.folder.path().join(CUT);
-    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_blocking(&path).unwrap();
     std::thread::scope(|scope| {
         for (index, route) in routes().enumerate() {
             let mut options = OpenOptions::new();
             options.read(true).route(route).direct(index % 2 == 0).buffered_fallback(true);
-            let (file, random) = (options.open(&path).unwrap(), Random::from_seed(random.below(1 << 40)));
+            let (file, random) =
+                (options.open_blocking(&path).unwrap(), Random::from_seed(random.below(1 << 40)));
             let what = format!("a read of the file that is cut, {route:?}, direct {}", index % 2 == 0);
             scope.spawn(move || read_what_is_cut(world, &file, &what, random));
         }
@@ -189,7 +191,7 @@ fn in_child(world: &Arc<World>, place: &Arc<Place>, ways: u64) -> Option<&'stati
     let _ = (ringfile::metrics(), ringfile::thread_metrics());
     // A new file, and one of the parent's: an answer or an error.
     let path = world.folder.path().join(CUT);
-    let Ok(own) = OpenOptions::new().read(true).route(Route::Inline).open(path) else {
+    let Ok(own) = OpenOptions::new().read(true).route(Route::Inline).open_blocking(path) else {
         return Some("a file of its own");
     };
     for file in [&own, &place.file] {

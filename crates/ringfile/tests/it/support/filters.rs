@@ -14,8 +14,6 @@ pub fn deny_registering(operation: u32, errno: i32) {
 
 /// Answers calls with `errno` if all of these numbers are at these offsets of `seccomp_data`.
 pub fn filter(numbers: &[(u32, u32)], errno: i32) {
-    let instruction =
-        |code: u32, k: u32, otherwise: u8| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
     let mut program = Vec::new();
     for (index, &(place, number)) in numbers.iter().enumerate() {
         // Jumps to the last instruction, past the remaining comparisons, two instructions each, and the refusal.
@@ -25,6 +23,26 @@ pub fn filter(numbers: &[(u32, u32)], errno: i32) {
     }
     program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0));
     program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
+    install(&mut program);
+}
+
+/// Ends this process, by SIGSYS, at the first call of this thread, or of one that it starts from now on, which is none of these.
+pub fn allow_only(calls: impl Iterator<Item = libc::c_long>) {
+    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for call in calls {
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1));
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0));
+    install(&mut program);
+}
+
+/// Returns an instruction; a comparison skips `otherwise` of the next ones if it fails.
+fn instruction(code: u32, k: u32, otherwise: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k }
+}
+
+fn install(program: &mut [libc::sock_filter]) {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: sets a flag of this thread, and hands over a valid program that the kernel copies.
     unsafe {

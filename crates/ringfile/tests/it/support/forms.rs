@@ -3,7 +3,8 @@
 use std::future::IntoFuture;
 
 use super::handles::Handles as _;
-use ringfile::{AnyBuffer, Batch, Buffer, Done, Error, File, Queue, ReadRequest, Route, block_on};
+use ringfile::queue::ReadRequest;
+use ringfile::{AnyBuffer, Batch, Buffer, Completion, Error, File, Queue, Route, block_on};
 
 use super::{all, is_without_ring};
 
@@ -82,8 +83,8 @@ impl Form {
                 let mut open = Queue::new();
                 let handles: Vec<_> =
                     reads.into_iter().map(|(buffer, offset)| open.start(file, buffer, offset)).collect();
-                open.wait(handles.len() / 2, None);
-                of_batch(handles.into_iter().map(|handle| open.wait_by(handle).unwrap()).collect())
+                open.settle(handles.len() / 2);
+                of_batch(handles.into_iter().map(|handle| open.wait_for(handle).unwrap()).collect())
             }
         }
     }
@@ -158,8 +159,8 @@ fn many(file: &File, reads: Vec<(Buffer, u64)>) -> Vec<Ended> {
     requests.into_iter().map(ended).collect()
 }
 
-fn of_batch(results: Vec<Done>) -> Vec<Ended> {
-    let ended = |done: Done| {
+fn of_batch(results: Vec<Completion>) -> Vec<Ended> {
+    let ended = |done: Completion| {
         let buffer = done.buffer.and_then(AnyBuffer::into_pooled).unwrap();
         if let Ok(len) = done.result {
             assert_eq!(len, buffer.len(), "the length is that of the result");

@@ -25,6 +25,8 @@ pub enum Op {
     Read,
     Write,
     Sync,
+    /// What a `close(2)` waits for.
+    Flush,
 }
 
 /// What the server does with a request that matches a rule.
@@ -111,6 +113,13 @@ impl Server {
     /// otherwise is EIO.
     pub fn blocking_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
         Self::make(data, InitFlags::empty(), BYPASSES).map_err(|why| super::skip(test, why)).ok()
+    }
+
+    /// Mounts one whose answer each `close(2)` waits for; prints that `test` is skipped if that is not possible. A process that
+    /// ends with its file open waits for itself.
+    pub fn flushing_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
+        let opened = BYPASSES.difference(FopenFlags::FOPEN_NOFLUSH);
+        Self::make(data, InitFlags::FUSE_ASYNC_DIO, opened).map_err(|why| super::skip(test, why)).ok()
     }
 
     fn make(data: Vec<u8>, flags: InitFlags, opened: FopenFlags) -> Result<Self, String> {
@@ -268,7 +277,7 @@ impl Server {
     /// Returns whether the kernel reports what its cache holds of the file (Linux 6.5).
     pub fn shows_its_cache(&self) -> bool {
         let options = ringfile::OpenOptions::new().read(true).adaptive(true).clone();
-        options.open(self.path()).unwrap().is_adaptive()
+        options.open_blocking(self.path()).unwrap().is_adaptive()
     }
 
     /// Returns how many open files were closed for good.
@@ -508,6 +517,20 @@ impl Filesystem for Served {
                 _ => reply.ok(),
             }
         });
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        match self.0.act(Op::Flush, 0, usize::MAX >> 1, OpenFlags(0), b"").act {
+            Some(Act::Fail(errno)) => reply.error(Errno::from_i32(errno)),
+            _ => reply.ok(),
+        }
     }
 
     fn release(

@@ -20,7 +20,7 @@ pub fn options(route: Route, direct: bool) -> OpenOptions {
 /// Returns buffered, and direct if that is available.
 pub fn kinds(test: &str, folder: &Folder) -> Vec<bool> {
     let path = folder.file("probe", b"");
-    match options(Route::Auto, true).open(&path) {
+    match options(Route::Auto, true).open_blocking(&path) {
         Ok(_) => vec![false, true],
         Err(error) => {
             skip(&format!("the direct half of {test}"), error);

@@ -2,13 +2,15 @@
 
 /// Returns whether rings have a table of registered memory here; without one, no operation uses a registered buffer.
 pub fn has_registered_buffers() -> bool {
-    ringfile::ring_features().is_ok_and(|features| features.iter().any(|name| name == "registered_buffers"))
+    ringfile::metrics::ring_features()
+        .is_ok_and(|features| features.iter().any(|name| name == "registered_buffers"))
 }
 
 /// Returns whether all threads share one registration here (Linux 6.13). Otherwise each ring registers for itself, and
 /// a pool does not know whether that was refused.
 pub fn has_shared_registrations() -> bool {
-    ringfile::ring_features().is_ok_and(|features| features.iter().any(|name| name == "clone_buffers"))
+    ringfile::metrics::ring_features()
+        .is_ok_and(|features| features.iter().any(|name| name == "clone_buffers"))
 }
 
 /// Returns [`has_registered_buffers`]; prints that `test` is skipped if not.

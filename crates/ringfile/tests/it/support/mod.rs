@@ -8,6 +8,7 @@ pub mod forks;
 pub mod forms;
 pub mod fuse;
 pub mod handles;
+pub mod hugetlb;
 pub mod logs;
 pub mod machine;
 pub mod mounts;
@@ -18,6 +19,7 @@ pub mod random;
 pub mod seeds;
 pub mod skip;
 pub mod tasks;
+pub mod threads;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -36,26 +38,27 @@ pub use {
     tasks::{Sender, all, both, poll_once, sent, yield_now, yield_until, yields},
 };
 
-/// Returns whether `RINGFILE_BACKEND` switches the ring off.
+/// Returns whether `RINGFILE_DISABLE` switches the ring off.
 pub fn is_without_ring() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
+    std::env::var("RINGFILE_DISABLE")
+        .is_ok_and(|disabled| matches!(disabled.as_str(), "io_uring" | "io_uring,aio"))
 }
 
 /// Returns whether workers carry out everything, so that nothing is inline.
 pub fn workers_are_forced() -> bool {
-    std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers")
+    std::env::var("RINGFILE_DISABLE").is_ok_and(|disabled| disabled == "io_uring,aio")
 }
 
 /// Returns whether a test of the ring can run; prints that it is skipped if not.
 pub fn needs_ring(test: &str) -> bool {
     if is_without_ring() {
-        skip(test, "it is about the ring, which RINGFILE_BACKEND switches off");
+        skip(test, "it is about the ring, which RINGFILE_DISABLE switches off");
     }
     !is_without_ring()
 }
 
 /// Options for files on the ring, whose operations are in flight after their first poll, not finished. With
-/// `RINGFILE_BACKEND` set, worker threads carry them out.
+/// `RINGFILE_DISABLE` set, worker threads carry them out.
 pub fn ring_options() -> ringfile::OpenOptions {
     let mut options = ringfile::OpenOptions::new();
     options.route(if is_without_ring() { ringfile::Route::Workers } else { ringfile::Route::Ring });
@@ -64,7 +67,7 @@ pub fn ring_options() -> ringfile::OpenOptions {
 
 /// Opens a file as `File::open` does, with [`ring_options`].
 pub fn open_on_ring(path: impl AsRef<Path>) -> ringfile::File {
-    ring_options().read(true).open(path).unwrap()
+    ring_options().read(true).open_blocking(path).unwrap()
 }
 
 pub fn is_root() -> bool {
@@ -172,8 +175,7 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until no descriptor of this process is open on this file. A worker drops its share of a file only after it has
-/// handed over the result, so it may close the file after all that used it has ended.
+/// Waits until no descriptor of this process is open on this file, such as that of a dropped operation.
 #[track_caller]
 pub fn wait_closed(path: impl AsRef<Path>) {
     wait_for("the file to be closed", || descriptors_of(path.as_ref()) == 0);

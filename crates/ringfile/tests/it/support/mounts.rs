@@ -61,6 +61,11 @@ impl Mount {
     /// Mounts a file system of this kind and this many bytes, in a file in memory, or on the disk if it is large; prints that
     /// `test` is skipped if that is not possible.
     pub fn on_loop(test: &str, kind: &str, bytes: u64) -> Option<Self> {
+        Self::on_loop_with(test, kind, bytes, "loop")
+    }
+
+    /// As [`on_loop`](Self::on_loop), with these options of `mount`.
+    pub fn on_loop_with(test: &str, kind: &str, bytes: u64, options: &str) -> Option<Self> {
         if !is_root() {
             skip(test, format!("mounting an {kind} needs root"));
             return None;
@@ -72,7 +77,7 @@ impl Mount {
         std::fs::File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
         let (image, path) = (image.to_string_lossy(), folder.path().to_string_lossy());
         let made =
-            make_in(kind, &image).and_then(|_| run("mount", &["-o", "loop", "-t", kind, &image, &path]));
+            make_in(kind, &image).and_then(|_| run("mount", &["-o", options, "-t", kind, &image, &path]));
         match made {
             // The image's name can go: the loop device holds the file until it is unmounted.
             Ok(_) => Some(folder.into()),
@@ -126,6 +131,11 @@ impl Mount {
         self.folder.path()
     }
 
+    /// Unmounts it if nothing uses it.
+    pub fn unmounts(&self) -> bool {
+        run("umount", &[&self.folder.path().to_string_lossy()]).is_ok()
+    }
+
     /// Limits dirty pages in the page cache to `bytes`, as if the device were overloaded, so that a thread that writes
     /// more has to wait. Returns why if that is not possible.
     pub fn throttle(&self, bytes: u64) -> Result<(), String> {
@@ -147,6 +157,22 @@ impl Drop for Mount {
             let _ = run("umount", &["-l", &path]);
         }
     }
+}
+
+/// Fills a file system, except for about this number of bytes.
+pub fn fill_up(path: &Path, but: u64) {
+    let file = std::fs::File::create(path).unwrap();
+    let free = rustix::fs::fstatvfs(&file).unwrap();
+    let len = (free.f_bfree * free.f_frsize).saturating_sub(but);
+    let mut at = 0;
+    for step in [1 << 20, 4096] {
+        while at + step <= len
+            && rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), at, step).is_ok()
+        {
+            at += step;
+        }
+    }
+    file.sync_all().unwrap();
 }
 
 /// A block device over a file.

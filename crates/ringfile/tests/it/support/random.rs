@@ -1,15 +1,15 @@
 //! Random numbers, the same for the same seed.
 
-/// A small random generator (xorshift*), seeded from `RINGFILE_SEED` or the clock; it prints the seed.
+/// A small random generator (xorshift*), seeded from `RINGFILE_TEST_SEED` or the clock; it prints the seed.
 #[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
     pub fn new() -> Self {
         let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let given = std::env::var("RINGFILE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let given = std::env::var("RINGFILE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or(clock.as_nanos() as u64 | 1);
-        println!("RINGFILE_SEED={seed}");
+        println!("RINGFILE_TEST_SEED={seed}");
         Self(seed)
     }
 

@@ -25,13 +25,13 @@ import Control.Exception
 import Control.Monad
 import Control.Monad.Primitive (RealWorld, touch)
 import Data.Foldable (for_)
-import Data.Primitive.ByteArray
 import qualified Data.Vector as V
 import qualified Data.Vector.Unboxed as VU
 import qualified Data.Vector.Unboxed.Mutable as VUM
 import Foreign.C.Error (Errno (..))
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
-import Foreign.Ptr (Ptr, castPtr, nullPtr)
+import Foreign.Marshal.Alloc (free, mallocBytes)
+import Foreign.Ptr (Ptr, nullPtr)
 import Foreign.StablePtr
 import GHC.IO.Exception (IOErrorType (ResourceVanished, UnsupportedOperation))
 import System.IO.Error (illegalOperationErrorType)
@@ -83,10 +83,11 @@ defaultIOCtxParams = IOCtxParams {ioctxBatchSizeLimit = 64, ioctxConcurrencyLimi
 
 checkParams :: IOCtxParams -> Maybe String
 checkParams params
-  | batch < 1 = Just "ioctxBatchSizeLimit is less than 1"
-  | batch >= 2 ^ (15 :: Int) = Just "ioctxBatchSizeLimit is more than 2^15 - 1"
-  | concurrency >= 2 ^ (16 :: Int) = Just "ioctxConcurrencyLimit is more than 2^16 - 1"
-  | batch > concurrency = Just "ioctxBatchSizeLimit is more than ioctxConcurrencyLimit"
+  | batch <= 0 = Just "the batch size limit is non-positive"
+  | batch >= 2 ^ (15 :: Int) = Just "the batch size limit is greater than or equal to 2^15"
+  | concurrency <= 0 = Just "the concurrency limit is non-positive"
+  | concurrency >= 2 ^ (16 :: Int) = Just "the concurrency limit is greater than or equal to 2^16"
+  | batch > concurrency = Just "the batch size limit exceeds the concurrency limit"
   | otherwise = Nothing
   where
     batch = ioctxBatchSizeLimit params
@@ -105,8 +106,11 @@ withIOCtx params = bracket (initIOCtx params) closeIOCtx
 initIOCtx :: IOCtxParams -> IO IOCtx
 initIOCtx params = do
   unless rtsSupportsBoundThreads $
-    throwError illegalOperationErrorType function "link the program with -threaded"
-  for_ (checkParams params) (invalid function)
+    throwError
+      illegalOperationErrorType
+      "The run-time system should be threaded, make sure you are passing the -threaded flag"
+      ""
+  for_ (checkParams params) $ \why -> invalid ("IOCtxParams are invalid because " ++ why) ""
   capabilities <- getNumCapabilities
   mask_ $ do
     made <- openQueues capabilities []
@@ -115,7 +119,6 @@ initIOCtx params = do
       for_ made $ \queue -> withForeignPtr (cQueue queue) c_queue_forget
     IOCtx (ioctxBatchSizeLimit params) (V.fromList made) thread <$> newMVar False <*> getProcessID
   where
-    function = "initIOCtx"
     openQueues :: Int -> [Queue] -> IO [Queue]
     openQueues 0 made = pure made
     openQueues left made = do
@@ -125,7 +128,7 @@ initIOCtx params = do
 openQueue :: Int -> Int -> IO Queue
 openQueue capability limit = do
   queue <- newCQueue
-  withForeignPtr queue (\at -> c_queue_create at (fromIntegral limit) 1) >>= failWith "initIOCtx"
+  withForeignPtr queue (\at -> c_queue_create at (fromIntegral limit) 1) >>= failWith "setupURing"
   busy <- newEmptyMVar
   thread <- mask_ . forkOn capability $ collect queue busy
   Queue queue <$> newQSemN limit <*> newMVar () <*> newEmptyMVar <*> pure busy <*> pure thread
@@ -150,7 +153,7 @@ collect queue busy = forever $ do
 -- and closes the context. Later calls of 'submitIO' throw 'ResourceVanished'. May be called twice.
 closeIOCtx :: IOCtx -> IO ()
 closeIOCtx ctx = do
-  checkProcess "closeIOCtx" ctx
+  checkProcess ctx
   modifyMVar_ (isClosed ctx) $ \closed -> do
     unless closed $ do
       busy <- V.forM (queues ctx) $ \queue -> withForeignPtr (cQueue queue) c_close
@@ -160,10 +163,10 @@ closeIOCtx ctx = do
     pure True
 
 -- | Throws an exception in a forked child, where a lock can be held, and room taken, by threads that are not there.
-checkProcess :: String -> IOCtx -> IO ()
-checkProcess function ctx = do
+checkProcess :: IOCtx -> IO ()
+checkProcess ctx = do
   here <- getProcessID
-  when (here /= process ctx) $ throwError UnsupportedOperation function "the IOCtx was created before forkProcess"
+  when (here /= process ctx) $ throwError UnsupportedOperation "IOCtx created before forkProcess" ""
 
 -- | Carries out a batch of any size, and returns when all of its operations have ended, with their results in the same
 -- order. Errors of operations are results. Only the calling Haskell thread waits.
@@ -181,8 +184,8 @@ checkProcess function ctx = do
 -- carried out; those of the other parts were not.
 submitIO :: IOCtx -> V.Vector (IOOp RealWorld) -> IO (VU.Vector IOResult)
 submitIO ctx ops = do
-  V.imapM_ (checkOp "submitIO") ops
-  checkProcess "submitIO" ctx
+  V.imapM_ checkOp ops
+  checkProcess ctx
   (capability, _) <- threadCapability =<< myThreadId
   let queue = queues ctx `V.unsafeIndex` (capability `mod` V.length (queues ctx))
   results <- VUM.unsafeNew (V.length ops)
@@ -197,14 +200,17 @@ carryOut ctx queue ops results = do
   unless (V.null later) $
     carryOut ctx queue later (VUM.unsafeDrop (V.length now) results) `onException` abandon queue batch
   takeMVar (hasEnded batch) `onException` abandon queue batch
-  for_ [0 .. V.length now - 1] $ \index ->
-    opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
+  -- Not over a list, which would be allocated.
+  let copy index = when (index < V.length now) $ do
+        opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
+        copy (index + 1)
+  copy 0
   finish batch
 
 -- | A batch in a queue.
 data Batch = Batch
-  { -- | C's record, pinned.
-    memory :: !(MutableByteArray RealWorld),
+  { -- | C's record, outside of Haskell's heap: it brings no garbage collection nearer.
+    address :: !(Ptr Flight),
     owner :: !(StablePtr Owner),
     hasEnded :: !(MVar ()),
     -- | Has the arrays, which must live until the batch has ended.
@@ -215,37 +221,33 @@ data Batch = Batch
 -- the MVar, and with it the arrays. The second MVar is the queue's 'drained'.
 data Owner = Owner !(MVar ()) !QSemN !Int !(MVar ())
 
-address :: Batch -> Ptr Flight
-address = castPtr . mutableByteArrayContents . memory
-
 start :: Queue -> V.Vector (IOOp RealWorld) -> IO Batch
 start queue ops = do
   let count = V.length ops
   withMVar (turn queue) $ \_ -> waitQSemN (room queue) count
-  array <- newPinnedByteArray (flightSize count)
+  flight <- mallocBytes (flightSize count)
   end <- newEmptyMVar
   stable <- newStablePtr (Owner end (room queue) count (drained queue))
-  let batch = Batch array stable end ops
-  setFlightOwner (address batch) (castStablePtrToPtr stable)
-  flightCount (address batch) count
-  V.imapM_ (pokeOp . flightOp (address batch)) ops
+  let batch = Batch flight stable end ops
+  setFlightOwner flight (castStablePtrToPtr stable)
+  flightCount flight count
+  V.imapM_ (pokeOp . flightOp flight) ops
   let call = if isQuick ops then c_start_quick else c_start
-  result <- withForeignPtr (cQueue queue) $ \at -> call at (address batch)
+  result <- withForeignPtr (cQueue queue) $ \at -> call at flight
   when (result /= 0) $ do
-    freeStablePtr stable
+    finish batch
     signalQSemN (room queue) count
-    throwError ResourceVanished "submitIO" "the IOCtx is closed"
-  flightEnded (address batch) >>= wake
-  endsIdleness <- flightEndsIdleness (address batch)
+    throwError ResourceVanished "IOCtx closed" ""
+  flightEnded flight >>= wake
+  endsIdleness <- flightEndsIdleness flight
   when endsIdleness $ putMVar (isBusy queue) ()
-  touch batch
   pure batch
 
 -- | Returns whether submitting the batch takes no longer than a garbage collection may be put off: reads of at most
 -- 256 KiB in total, where each counts as 4 KiB or more. Writes can wait for the file system, and large reads of cached
 -- data are long copies.
 isQuick :: V.Vector (IOOp s) -> Bool
-isQuick ops = V.sum (V.map cost ops) <= most
+isQuick ops = V.foldl' (\total op -> total + cost op) 0 ops <= most -- not V.sum, which makes a vector of costs
   where
     most = 262144
     cost (IOOpRead _ _ _ _ count) = max 4096 count
@@ -274,5 +276,5 @@ abandon queue batch = do
 finish :: Batch -> IO ()
 finish batch = do
   freeStablePtr (owner batch)
-  touch (memory batch)
+  free (address batch)
   touch (operations batch)

@@ -71,7 +71,7 @@ openDirect path how create = do
 -- exception of the action if there is one.
 withRegistered :: MutableByteArray RealWorld -> IO a -> IO a
 withRegistered array action = do
-  unless (isMutableByteArrayPinned array) $ invalid "withRegistered" "MutableByteArray is unpinned"
+  checkPinned array
   size <- getSizeofMutableByteArray array
   mask $ \restore -> do
     handle <- register size
@@ -140,7 +140,7 @@ withQueue size action
 -- for them, or if an operation is wrong as for 'System.IO.BlockIO.submitIO'.
 addOps :: Queue -> Word64 -> V.Vector (IOOp RealWorld) -> IO ()
 addOps queue firstNumber ops = do
-  V.imapM_ (checkOp "addOps") ops
+  V.imapM_ checkOp ops
   room <- readPrimArray (free queue) 0
   when (V.length ops > room) $
     invalid "addOps" ("the queue has room for " ++ show room ++ " operations of " ++ show (depth queue))

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ringfile::{File, RangeSync, block_on, fs};
+use ringfile::fs::{self, RangeSync};
+use ringfile::{File, block_on};
 use ringfile_power::programs::{self, PROGRAMS};
 use ringfile_power::promise::Promise;
 use ringfile_power::{Random, run_folder};
@@ -67,7 +68,7 @@ impl Others {
                 }
                 names.sort();
                 if let Some(name) = names.get(random.below(names.len() as u64) as usize) {
-                    let file = File::open(at.folder.join(name))?;
+                    let file = File::open_blocking(at.folder.join(name))?;
                     let (offset, len) = (random.below(3) * 4096, 4096 << (random.below(2) * 10));
                     block_on(file.sync_range(offset, len, RangeSync::Start))?;
                 }

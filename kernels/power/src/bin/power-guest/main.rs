@@ -72,7 +72,7 @@ impl Place {
     fn file(&self, name: &str, direct: bool, durability: Durability) -> Outcome<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).direct(direct).durability(durability);
-        Ok(options.open(self.folder.join(name))?)
+        Ok(options.open_blocking(self.folder.join(name))?)
     }
 
     /// Creates a file whose slots all have version 0.
@@ -238,7 +238,7 @@ fn names(place: &Arc<Place>) -> Outcome<Way> {
         let first = if number % 2 == 0 { path.clone() } else { place.folder.join("unnamed") };
         block_on(async {
             let mut options = OpenOptions::new();
-            let file = fs::open(&first, options.write(true).create_new(true)).await?;
+            let file = options.write(true).create_new(true).open(&first).await?;
             file.write_at(place.buffer(&record(NAMED, number, number, NAMED_BYTES))?, 0).await?;
             file.sync_all().await?;
             if first != path {

@@ -12,6 +12,7 @@ module System.IO.Ringfile.Internal
     IOResult (IOResult, IOError),
     ofResult,
     checkOp,
+    checkPinned,
     pokeOp,
     failWith,
     invalid,
@@ -142,20 +143,22 @@ instance VG.Vector VU.Vector IOResult where
 instance VU.Unbox IOResult
 
 -- | Throws an exception unless the array is pinned and the operation stays within it.
-checkOp :: String -> Int -> IOOp RealWorld -> IO ()
-checkOp function index op = case op of
+checkOp :: Int -> IOOp RealWorld -> IO ()
+checkOp index op = case op of
   IOOpRead _ _ array start count -> check array start count
   IOOpWrite _ _ array start count -> check array start count
   where
     check array start count = do
-      unless (isMutableByteArrayPinned array) $
-        invalid function ("MutableByteArray is unpinned, in operation " ++ show index)
+      checkPinned array
       size <- getSizeofMutableByteArray array
       unless (start >= 0 && start <= size && count <= fromIntegral (size - start)) $
-        invalid function $
-          "operation " ++ show index ++ ": " ++ show count ++ " bytes at " ++ show start
-            ++ " are outside of a MutableByteArray of " ++ show size ++ " bytes"
+        invalid "IOOp is outside of its MutableByteArray" $
+          "operation " ++ show index ++ ": " ++ show count ++ " bytes at " ++ show start ++ " of " ++ show size
 {-# INLINE checkOp #-}
+
+checkPinned :: MutableByteArray RealWorld -> IO ()
+checkPinned array = unless (isMutableByteArrayPinned array) $ invalid "MutableByteArray is unpinned" ""
+{-# INLINE checkPinned #-}
 
 -- | Fills C's record of an operation. Its array is pinned: the address stays valid as long as the array lives.
 pokeOp :: Ptr Op -> IOOp RealWorld -> IO ()
@@ -173,17 +176,19 @@ pokeOp at op = case op of
       #{poke shim_op, kind} at kind
 {-# INLINE pokeOp #-}
 
+-- | Throws an exception with a place ('GHC.IO.Exception.ioe_location') and details. As in blockio-uring, the place of its
+-- errors says what is wrong: programs compare it.
 throwError :: IOErrorType -> String -> String -> IO a
-throwError kind function why = ioError (ioeSetErrorString (mkIOError kind function Nothing Nothing) why)
+throwError kind place details = ioError (ioeSetErrorString (mkIOError kind place Nothing Nothing) details)
 
 invalid :: String -> String -> IO a
 invalid = throwError InvalidArgument
 
 -- | Throws the exception of a negative errno.
 failWith :: String -> CInt -> IO ()
-failWith function result
+failWith place result
   | result >= 0 = pure ()
-  | otherwise = ioError (errnoToIOError function (Errno (negate result)) Nothing Nothing)
+  | otherwise = ioError (errnoToIOError place (Errno (negate result)) Nothing Nothing)
 
 data CQueue
 
