@@ -77,7 +77,7 @@ done
 # Measures the same thing twice, so any difference that is reported as beyond the noise is a false one.
 measure once --file "$dir/noise.bin" --buffers normal,fixed
 measure twice --file "$dir/noise.bin" --buffers normal,fixed
-"$ringfile" report "$results/once.json" "$results/twice.json" --out "$results/noise.html" > "$results/noise.txt"
+"$ringfile" report "$results/once.json" "$results/twice.json" > "$results/noise.txt"
 printf '\nThe same twice:\n'
 cat "$results/noise.txt"
 grep -q ': 0 of ' "$results/noise.txt" || { echo 'WRONG: the same twice has no difference to tell of'; wrong=1; }

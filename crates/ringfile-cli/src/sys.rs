@@ -1,7 +1,7 @@
 //! Direct calls of the kernel: CPU time, page cache residency, facts about files.
 //!
 //! `unsafe` is used here for system calls that no crate wraps yet, and in `sys/ring.rs` for the doctor's rings. The
-//! only other `unsafe` of this crate is in `engine/hand_ring.rs`, and where `by_hand.rs` and `hand_loop.rs` call it.
+//! only other `unsafe` of this crate is in `engine/hand_ring.rs`, and where `hand_loop.rs` calls it.
 
 pub mod ring;
 

@@ -60,7 +60,7 @@ Examples:
     ringfile perf multiread --file /data/test.bin --direct --batch 250 --rounds 5
 
   From the page cache, in blocks of 4 KiB, without fio:
-    ringfile perf multiread --bs 4k --engines ringfile,two-rings,submit-only,pread
+    ringfile perf multiread --bs 4k --engines ringfile,by-hand,pread
 
 Exit status: 0 success, 1 I/O failed while measuring, 2 the input cannot be carried out,
 130 interrupted.";
@@ -102,13 +102,10 @@ Examples:
   A page that shows saved results:
     ringfile report grid.json --out grid.html
 
-  Two kernels, two machines, before and after a change; also on the terminal:
+  Two kernels, two machines, before and after a change:
     ringfile perf buffers --quick --file /data/test.bin --json before.json
     ringfile perf buffers --quick --file /data/test.bin --json after.json
-    ringfile report before.json after.json --out change.html
-
-  A plot for a README, readable on light and dark pages:
-    ringfile report grid.json --svg iops.svg --plot iops
+    ringfile report before.json after.json
 
 Figures:
   Medians over the rounds are compared, in cells that both files have: IOPS, CPU µs per operation,

@@ -105,12 +105,9 @@ pub enum PerfCommand {
     Batch(BatchArgs),
     /// Blocking reads of many blocks at once, from several threads: the time per read.
     ///
-    /// Each thread reads one batch after another. The engines are: ringfile (a blocking batch); two-rings (hand-written
-    /// as in RocksDB: half of the batch is submitted read by read on a ring for asynchronous reads, the other half is
-    /// submitted and awaited on a second ring, then the first half is polled); submit-only (hand-written: submits the
-    /// batch without waiting, then waits for one completion at a time); pread (a loop of plain calls); fio (io_uring,
-    /// with the batch as its depth). The table shows each in per cent of pread and of fio. The hand-written rings have
-    /// 256 entries and RocksDB's flags (SINGLE_ISSUER, DEFER_TASKRUN); larger batches are split.
+    /// Each thread reads one batch after another. The engines are: ringfile (a blocking batch); by-hand (a hand-written
+    /// ring for each thread, which submits the batch and waits for all of it); pread (a loop of plain calls); fio
+    /// (io_uring, with the batch as its depth). The table shows each in per cent of pread and of fio.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),

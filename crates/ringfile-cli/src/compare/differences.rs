@@ -11,8 +11,7 @@ use super::load::Saved;
 use crate::error::{Failure, refuse};
 use crate::html::drawing;
 use crate::model::{
-    Better, Factor, Group, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling,
-    words,
+    Factor, Group, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling, words,
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
@@ -34,8 +33,8 @@ pub struct SessionComparison<'a> {
     pub outside: Vec<Difference>,
     /// The other figures, in the same order.
     pub inside: Vec<Difference>,
-    /// Cells that only the first session has, and those that only the other has.
-    pub alone: (Vec<String>, Vec<String>),
+    /// How many cells only the first session has, and how many only the other has.
+    pub alone: [usize; 2],
 }
 
 /// One figure in one cell of both sessions.
@@ -67,11 +66,6 @@ impl Difference {
         judge::are_apart(self.first, self.other, self.rounds, self.noise)
     }
 
-    /// Returns whether the other session is better.
-    pub fn better(&self) -> bool {
-        (self.other.median > self.first.median) == (self.metric.better() == Better::More)
-    }
-
     /// Returns the size of the change, the same for doubling and halving.
     fn size(&self) -> f64 {
         self.ratio().median.ln().abs()
@@ -92,11 +86,9 @@ impl<'a> SessionComparison<'a> {
         }
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
         let names = Names::of(one, two, &ours, &theirs);
-        let lonely = |groups: &[Group<'_>], others: &[Group<'_>]| -> Vec<String> {
-            let alone = groups.iter().filter(|group| names.find(others, group[0]).is_none());
-            alone.map(|group| names.words(group[0])).collect()
-        };
-        let alone = (lonely(&ours, &theirs), lonely(&theirs, &ours));
+        let alone = [(&ours, &theirs), (&theirs, &ours)].map(|(groups, others)| {
+            groups.iter().filter(|group| names.find(others, group[0]).is_none()).count()
+        });
         let both: Vec<(&Run, &Run)> =
             ours.iter().filter_map(|group| Some((group[0], names.find(&theirs, group[0])?))).collect();
         let mut differences = differences(one, two, &both, &names);

@@ -21,9 +21,7 @@ pub fn of(comparison: &SessionComparison<'_>, width: Option<usize>) -> String {
     );
     let mut text = terminal::lines(lines, width);
     if !comparison.outside.is_empty() {
-        let titles = ["outside the spread", "first", "other"].map(String::from);
-        let table = table(titles, &comparison.outside);
-        text += &format!("\n{}", table.text_of_width(width));
+        text += &format!("\n{}", table(&comparison.outside).text_of_width(width));
     }
     let inside = columns::COMPARED.iter().filter_map(|metric| {
         let count = comparison.inside.iter().filter(|difference| difference.metric == *metric).count();
@@ -43,10 +41,8 @@ pub fn of(comparison: &SessionComparison<'_>, width: Option<usize>) -> String {
             per_cent(largest)
         ));
     }
-    for (name, cells) in [(&first, &comparison.alone.0), (&other, &comparison.alone.1)] {
-        if !cells.is_empty() {
-            lines.push(format!("- only in {name}: {} cells, not compared", cells.len()));
-        }
+    for (name, cells) in [&first, &other].into_iter().zip(comparison.alone) {
+        lines.extend((cells > 0).then(|| format!("- only in {name}: {cells} cells, not compared")));
     }
     if !lines.is_empty() {
         text += &format!("\n{}", terminal::lines(lines, width));
@@ -54,9 +50,9 @@ pub fn of(comparison: &SessionComparison<'_>, width: Option<usize>) -> String {
     text
 }
 
-/// Returns a table of differences, with titles for the cell and for both sessions.
-pub fn table([cell, first, other]: [String; 3], differences: &[Difference]) -> Table {
-    let table = Table::default().text(cell).text("figure").end_keys().number(first).number(other);
+fn table(differences: &[Difference]) -> Table {
+    let table = Table::default().text("outside the spread").text("figure").end_keys();
+    let table = table.number("first").number("other");
     let mut table = table.number("change %").number("least").number("most").number("noise");
     for difference in differences {
         let (metric, ratio) = (difference.metric, difference.ratio());

@@ -1,7 +1,7 @@
-//! The base of `perf buffers`: a hand-written loop over a ring, with the same buffers and the same flags.
+//! The base of `perf buffers` and `perf multiread`: a hand-written loop over a ring, with the same buffers and flags.
 //!
 //! In each turn, every completed operation is followed by its slot's next one, then one system call submits all of
-//! these and waits for a completion. File and ring are registered.
+//! these and waits for a completion. In batches it waits for all of them. File and ring are registered.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::bench::Bench;
 use super::hand_ring::{self, HandRing};
 use super::outcome::{Counted, Counts, Outcome};
 use super::pread;
-use super::window::{Member, Until, Window};
+use super::window::{MeasuredWindow, Member, Until, Window};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -26,7 +26,12 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
         let counts = work(job, (thread, &member), file, bench.path);
         counts.map_err(|failure| member.window().fail(failure)).ok()
     });
-    Ok(Counts::of_all(threads.into_iter().flatten(), measured.start).outcome(measured))
+    let counts = Counts::of_all(threads.into_iter().flatten(), measured.start);
+    match measured.failure {
+        // Nothing was read, so this machine has no usable ring.
+        Some(failure) if counts.recorder.count() == 0 => Err(failure),
+        failure => Ok(counts.outcome(MeasuredWindow { failure, ..measured })),
+    }
 }
 
 /// Runs one thread's part; an error means that it could not begin.
@@ -48,7 +53,7 @@ fn work(job: &Job, (thread, member): (usize, &Member), file: &File, path: &Path)
         ring.enters = 0;
         // Slots are still in use if entering failed before.
         if ring.in_flight() == 0
-            && let Err(failure) = operate(&mut ring, (block, path), &mut tasks, until, recorder, &mut last)
+            && let Err(failure) = operate(&mut ring, (job, path), &mut tasks, until, recorder, &mut last)
         {
             window.fail(failure);
         }
@@ -67,12 +72,13 @@ type Begun = (Operation, Instant);
 /// last completion.
 fn operate(
     ring: &mut HandRing<'_>,
-    (block, path): (usize, &Path),
+    (job, path): (&Job, &Path),
     tasks: &mut [Task],
     until: &Until,
     recorder: &mut Recorder,
     last: &mut Instant,
 ) -> Result<(), Failure> {
+    let (block, in_batches) = (job.setup.block as usize, job.setup.batch.is_some());
     let mut begun: Vec<Option<Begun>> = vec![None; tasks.len()];
     let mut first = Ok(());
     let mut free: Vec<usize> = (0..tasks.len()).collect();
@@ -89,7 +95,8 @@ fn operate(
         if ring.in_flight() == 0 {
             return first;
         }
-        ring.enter(1).map_err(|error| hand_ring::failed("entering", &error))?;
+        let wait_for = if in_batches { ring.in_flight() } else { 1 };
+        ring.enter(wait_for).map_err(|error| hand_ring::failed("entering", &error))?;
         while let Some((slot, result)) = ring.completed() {
             now = Instant::now();
             *last = now;

@@ -4,7 +4,6 @@
 
 mod batches;
 mod bench;
-mod by_hand;
 pub mod fio;
 pub mod hand_loop;
 pub mod hand_ring;
@@ -23,8 +22,6 @@ use crate::error::Failure;
 use crate::job::Job;
 use crate::model::Engine;
 
-use by_hand::RingUse;
-
 impl Bench<'_> {
     /// Carries out one job; `tick` is called now and then meanwhile. An error means that the job could not be
     /// carried out at all; operations that failed are in the outcome.
@@ -38,8 +35,6 @@ impl Bench<'_> {
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
             Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
-            Engine::SubmitOnly => by_hand::run(RingUse::SubmitOnly, job, self, tick),
-            Engine::TwoRings => by_hand::run(RingUse::TwoRings, job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
                 Some(fio) => fio::run(fio, engine, job, self, tick),
                 None => Err(Failure::Io("fio is not there".into())),

@@ -2,12 +2,11 @@
 //!
 //! Knows runs and plots. Invariants: a series looks the same in every plot of a session.
 
-use clap::ValueEnum;
 use maud::Markup;
 
 use super::layout::{Layout, titled};
 use super::marks::LegendEntry;
-use super::plot::{self, Plot, Point, Series};
+use super::plot::{Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
 use crate::model::{
@@ -16,7 +15,7 @@ use crate::model::{
 use crate::values::short_size;
 
 /// What a plot shows, in the order of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Operations a second over depth.
     Iops,
@@ -95,6 +94,9 @@ fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
 }
 
 impl What {
+    /// All of them, in this order.
+    pub const ALL: [What; 5] = [What::Iops, What::Idle, What::Cpu, What::Bandwidth, What::Latency];
+
     /// Returns the heading of its section.
     pub fn title(self) -> &'static str {
         match self {
@@ -184,10 +186,6 @@ pub struct Picture {
     pub heading: String,
     /// The plot as an element of a page.
     pub svg: Markup,
-    /// Its content, without the element around it.
-    pub drawing: Markup,
-    /// Its height.
-    pub height: f64,
     /// The series for the legend to name.
     series: Vec<LegendEntry>,
 }
@@ -196,13 +194,7 @@ impl Picture {
     fn of_plot(heading: String, plot: &Plot) -> Picture {
         let series =
             plot.series.iter().map(|series| LegendEntry { name: series.name.clone(), style: series.style });
-        let (svg, drawing) = (plot.svg(), plot.drawing());
-        Picture { heading, svg, drawing, height: plot::HEIGHT, series: series.collect() }
-    }
-
-    fn of_strip(heading: String, strip: &Strip) -> Picture {
-        let (svg, drawing) = (strip.svg(), strip.drawing());
-        Picture { heading, svg, drawing, height: strip.height(), series: Vec::new() }
+        Picture { heading, svg: plot.svg(), series: series.collect() }
     }
 }
 
@@ -239,7 +231,11 @@ fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
     plots.retain(|(_, groups)| groups.iter().any(|group| any(group, |figure| figure > 0.0)));
     let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| match layout.x {
         Some(x) => Picture::of_plot(heading, &plot(look, what, x, title, &groups)),
-        None => Picture::of_strip(heading, &strip(look, what, title, &groups)),
+        None => Picture {
+            heading,
+            svg: strip(look, what, title, &groups).svg(),
+            series: Vec::new(),
+        },
     };
     plots.into_iter().map(picture).collect()
 }

@@ -79,28 +79,6 @@ pub fn legend(entries: &[LegendEntry]) -> Markup {
     }
 }
 
-/// Returns the legend as part of a drawing, in lines of at most `width`, and its height.
-pub fn drawn_legend(entries: &[LegendEntry], width: f64) -> (Markup, f64) {
-    const LINE: f64 = 20.0;
-    let (mut x, mut y) = (0.0, 0.0);
-    let mut places = Vec::new();
-    for entry in entries {
-        let needed = 36.0 + super::text_width(&entry.name) + 18.0;
-        if x > 0.0 && x + needed > width {
-            (x, y) = (0.0, y + LINE);
-        }
-        places.push((x, y, entry));
-        x += needed;
-    }
-    let drawn = html! {
-        @for (x, y, entry) in places {
-            (sample(entry.style, x + 15.0, y + 10.0))
-            text.t x=(x + 36.0) y=(y + 14.0) { (entry.name) }
-        }
-    };
-    (drawn, if entries.is_empty() { 0.0 } else { y + LINE })
-}
-
 fn sample(style: usize, x: f64, y: f64) -> Markup {
     html! {
         g class=(class(style)) {

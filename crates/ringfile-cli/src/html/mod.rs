@@ -3,7 +3,6 @@
 //! Knows results, not how they were measured. Invariants: text from outside (file names, command lines, notes) is
 //! escaped; the page fits windows of 360 pixels and more without scrolling sideways.
 
-pub mod compare;
 pub mod drawing;
 mod layout;
 mod marks;
@@ -12,8 +11,7 @@ mod page;
 mod plot;
 mod rounds;
 mod scale;
-pub mod sections;
-pub mod standalone;
+mod sections;
 mod strip;
 mod tables;
 

@@ -8,9 +8,7 @@ use maud::{Markup, html};
 use super::marks::{self, WIDTH};
 use super::scale::Scale;
 
-/// Height of a plot of series.
-pub const HEIGHT: f64 = 248.0;
-
+const HEIGHT: f64 = 248.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const TOP: f64 = 46.0;
@@ -64,17 +62,13 @@ impl Plot {
     pub fn svg(&self) -> Markup {
         let names: Vec<&str> = self.series.iter().map(|series| series.name.as_str()).collect();
         let label = format!("{}: {} over {}; {}", self.title, self.y_title, self.x_title, names.join(", "));
-        marks::svg(HEIGHT, &label, &self.drawing())
-    }
-
-    /// Returns its content, without the element around it.
-    pub fn drawing(&self) -> Markup {
-        html! {
+        let drawing = html! {
             text.h x="0" y="15" { (self.title) }
             text.t x="0" y="32" { (self.y_title) }
             (self.frame())
             @for (index, series) in self.series.iter().enumerate() { (self.series(series, index)) }
-        }
+        };
+        marks::svg(HEIGHT, &label, &drawing)
     }
 
     fn frame(&self) -> Markup {

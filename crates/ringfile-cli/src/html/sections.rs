@@ -2,7 +2,6 @@
 //!
 //! Knows results and plots. Invariants: every run to compare is in some plot.
 
-use clap::ValueEnum;
 use maud::{Markup, html};
 
 use super::drawing::{self, Look, Picture};
@@ -26,7 +25,7 @@ pub fn title(results: &Results) -> String {
 }
 
 /// Returns the command's name.
-pub fn command(results: &Results) -> &'static str {
+fn command(results: &Results) -> &'static str {
     results.kind.map_or("perf", Kind::command)
 }
 
@@ -99,7 +98,7 @@ pub fn header(results: &Results) -> Markup {
 }
 
 /// Returns the facts about a machine.
-pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
+fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
     let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "unknown".into(), one_line);
     let mut facts = vec![
         ("processor", format!("{}, {}", known(&machine.cpu_model), counted(machine.cpus, "core"))),
@@ -133,7 +132,7 @@ pub fn advice(results: &Results) -> Markup {
 pub fn plots(results: &Results) -> Markup {
     let look = Look::of(results);
     let mut sections: Vec<(bool, Markup)> = Vec::new();
-    for &what in drawing::What::value_variants() {
+    for what in drawing::What::ALL {
         let plots = drawing::plots(&look, what);
         if plots.is_empty() {
             continue;

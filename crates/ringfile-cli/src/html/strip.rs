@@ -42,8 +42,6 @@ pub struct Row {
     pub style: usize,
     /// Its dots.
     pub dots: Vec<Dot>,
-    /// The ends of its bar.
-    pub reach: Option<(f64, f64)>,
     /// The median of the dots.
     pub median: Option<f64>,
 }
@@ -66,7 +64,7 @@ impl Row {
     /// Creates a row of dots with their median.
     pub fn of_dots(label: String, style: usize, dots: Vec<Dot>) -> Row {
         let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
-        Row { label, style, dots, reach: None, median }
+        Row { label, style, dots, median }
     }
 
     /// Creates a heading for the rows that follow.
@@ -78,22 +76,13 @@ impl Row {
 impl Strip {
     /// Returns it as an element of a page.
     pub fn svg(&self) -> Markup {
-        marks::svg(self.height(), &format!("{}: {}", self.title, self.x_title), &self.drawing())
-    }
-
-    /// Returns its content, without the element around it.
-    pub fn drawing(&self) -> Markup {
-        html! {
+        let drawing = html! {
             text.h x="0" y="15" { (self.title) }
             text.t x="0" y="32" { (self.x_title) }
             (self.frame())
             (self.rows())
-        }
-    }
-
-    /// Returns its height.
-    pub fn height(&self) -> f64 {
-        self.bottom() + 30.0
+        };
+        marks::svg(self.bottom() + 30.0, &format!("{}: {}", self.title, self.x_title), &drawing)
     }
 
     /// Returns the left end of the axis: right of the labels, or, if these are long and stand above their dots, far
@@ -176,9 +165,6 @@ impl Strip {
                 text.t.o x="0" y=(top + 13.0 + ROW * index as f64) { (line) }
             }
             g class=(marks::class(row.style)) {
-                @if let Some((low, high)) = row.reach {
-                    path.e d=(format!("M{:.1} {middle:.1}H{:.1}", self.across(low), self.across(high))) {}
-                }
                 @for dot in row.dots.iter().filter(|dot| self.x.shows(dot.x)) {
                     g.p {
                         title { (dot.tip) }

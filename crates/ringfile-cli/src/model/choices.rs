@@ -187,12 +187,8 @@ pub enum Engine {
     FioPsync,
     /// A loop of pread and pwrite.
     Pread,
-    /// A hand-written ring: submits a batch without waiting, then waits for one completion at a time.
-    SubmitOnly,
-    /// A hand-written loop over a ring, with any kind of buffers.
+    /// A hand-written loop over a ring, with any kind of buffers. It submits a batch and waits for all of it.
     ByHand,
-    /// Two hand-written rings for each thread: one for blocking reads of many blocks, one for asynchronous reads.
-    TwoRings,
 }
 
 impl Engine {
@@ -206,13 +202,13 @@ impl Engine {
                 true
             }
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => false,
-            Engine::Pread | Engine::SubmitOnly | Engine::TwoRings | Engine::ByHand => false,
+            Engine::Pread | Engine::ByHand => false,
         }
     }
 
     /// Returns whether the measurement continues without it if it cannot run.
     pub fn may_be_left_out(self) -> bool {
-        self.is_fio() || matches!(self, Engine::SubmitOnly | Engine::TwoRings)
+        self.is_fio() || self == Engine::ByHand
     }
 
     /// Returns whether it does one operation at a time on each thread, whatever depth was requested.
@@ -233,7 +229,7 @@ impl Engine {
     /// Returns the kinds of buffers that it supports.
     pub fn buffers(self) -> &'static [Buffers] {
         match self {
-            Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
+            Engine::FioPsync | Engine::Pread => &[Buffers::Normal],
             Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => &[
                 Buffers::Normal,
                 Buffers::Fixed,
@@ -256,11 +252,7 @@ impl Engine {
             Engine::FioBatch => "the same, submitting and reaping in batches",
             Engine::FioPsync => "fio's loop of plain calls",
             Engine::Pread => "a loop of plain calls",
-            Engine::TwoRings => "two hand-written rings for each thread, as in RocksDB",
             Engine::ByHand => "a hand-written loop over a ring, with the same buffers",
-            Engine::SubmitOnly => {
-                "a hand-written ring: submits without waiting, then waits for one completion at a time"
-            }
         })
     }
 }

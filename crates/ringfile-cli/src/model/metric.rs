@@ -97,83 +97,71 @@ pub enum Metric {
     TimeForOne,
 }
 
-/// Whether a larger figure is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Better {
-    /// More is better.
-    More,
-    /// Less is better.
-    Less,
-    /// Neither; it only describes a run.
-    Neither,
-}
-
-/// Everything that is known of a metric: title, unit, whether more is better, and how it is computed.
-type Entry = (&'static str, &'static str, Better, fn(&Run) -> Option<f64>);
+/// Everything that is known of a metric: title, unit, and how it is computed.
+type Entry = (&'static str, &'static str, fn(&Run) -> Option<f64>);
 
 impl Metric {
     fn entry(self) -> Entry {
-        use Better::{Less, More, Neither};
         use Metric::*;
         match self {
-            Iops => ("IOPS", "IOPS", More, |run| Some(run.iops)),
-            Bandwidth => ("MiB/s", "MiB/s", More, |run| Some(mebibytes(run.bw_bytes))),
-            Mean => ("mean", "µs", Less, |run| latency(run, |latency| latency.mean)),
-            Stddev => ("stddev", "µs", Less, |run| newer(run, |latency| latency.stddev)),
-            Min => ("min", "µs", Less, |run| latency(run, |latency| latency.min)),
-            P50 => ("p50", "µs", Less, |run| latency(run, |latency| latency.p50)),
-            P90 => ("p90", "µs", Less, |run| newer(run, |latency| latency.p90)),
-            P95 => ("p95", "µs", Less, |run| latency(run, |latency| latency.p95)),
-            P99 => ("p99", "µs", Less, |run| latency(run, |latency| latency.p99)),
-            P999 => ("p99.9", "µs", Less, |run| latency(run, |latency| latency.p999)),
-            P9999 => ("p99.99", "µs", Less, |run| newer(run, |latency| latency.p9999)),
-            Max => ("max", "µs", Less, |run| latency(run, |latency| latency.max)),
+            Iops => ("IOPS", "IOPS", |run| Some(run.iops)),
+            Bandwidth => ("MiB/s", "MiB/s", |run| Some(mebibytes(run.bw_bytes))),
+            Mean => ("mean", "µs", |run| latency(run, |latency| latency.mean)),
+            Stddev => ("stddev", "µs", |run| newer(run, |latency| latency.stddev)),
+            Min => ("min", "µs", |run| latency(run, |latency| latency.min)),
+            P50 => ("p50", "µs", |run| latency(run, |latency| latency.p50)),
+            P90 => ("p90", "µs", |run| newer(run, |latency| latency.p90)),
+            P95 => ("p95", "µs", |run| latency(run, |latency| latency.p95)),
+            P99 => ("p99", "µs", |run| latency(run, |latency| latency.p99)),
+            P999 => ("p99.9", "µs", |run| latency(run, |latency| latency.p999)),
+            P9999 => ("p99.99", "µs", |run| newer(run, |latency| latency.p9999)),
+            Max => ("max", "µs", |run| latency(run, |latency| latency.max)),
             LateP99 => {
-                ("late p99", "µs", Less, |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
+                ("late p99", "µs", |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
             }
-            Cpu => ("CPU µs", "µs", Less, |run| run.cpu_us_per_io),
-            UserCpu => ("user µs", "µs", Less, |run| run.user_us_per_io),
-            SystemCpu => ("sys µs", "µs", Less, |run| run.system_us_per_io),
-            UserPercent => ("user%", "%", Neither, |run| run.user_percent),
-            SystemPercent => ("sys%", "%", Neither, |run| run.system_percent),
-            OwnPercent => ("own%", "%", Neither, |run| Some(run.user_percent? + run.system_percent?)),
-            Cores => ("cores", "", Neither, |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
-            Switches => ("sw", "", Less, |run| for_one(run, run.context_switches)),
-            SystemCalls => ("calls", "", Less, |run| for_one(run, run.system_calls)),
-            FixedPercent => ("fixed%", "%", Neither, |run| per_cent(run, run.fixed_ops)),
-            RingPercent => ("ring%", "%", Neither, |run| per_cent(run, run.route_ops.map(|ops| ops.ring))),
-            MachineUser => ("all user%", "%", Neither, |run| whole(run, |all| all.user_percent)),
-            MachineSystem => ("all sys%", "%", Neither, |run| whole(run, |all| all.system_percent)),
-            MachineInterrupts => ("irq%", "%", Neither, |run| whole(run, |all| all.interrupts_percent)),
-            MachineIdle => ("idle%", "%", Neither, |run| whole(run, |all| all.idle_percent)),
-            MachineIdleShare => ("idle", "%", Neither, |run| whole(run, idle_share)),
-            MachineStolen => ("stolen%", "%", Neither, |run| whole(run, |all| all.stolen_percent)),
+            Cpu => ("CPU µs", "µs", |run| run.cpu_us_per_io),
+            UserCpu => ("user µs", "µs", |run| run.user_us_per_io),
+            SystemCpu => ("sys µs", "µs", |run| run.system_us_per_io),
+            UserPercent => ("user%", "%", |run| run.user_percent),
+            SystemPercent => ("sys%", "%", |run| run.system_percent),
+            OwnPercent => ("own%", "%", |run| Some(run.user_percent? + run.system_percent?)),
+            Cores => ("cores", "", |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
+            Switches => ("sw", "", |run| for_one(run, run.context_switches)),
+            SystemCalls => ("calls", "", |run| for_one(run, run.system_calls)),
+            FixedPercent => ("fixed%", "%", |run| per_cent(run, run.fixed_ops)),
+            RingPercent => ("ring%", "%", |run| per_cent(run, run.route_ops.map(|ops| ops.ring))),
+            MachineUser => ("all user%", "%", |run| whole(run, |all| all.user_percent)),
+            MachineSystem => ("all sys%", "%", |run| whole(run, |all| all.system_percent)),
+            MachineInterrupts => ("irq%", "%", |run| whole(run, |all| all.interrupts_percent)),
+            MachineIdle => ("idle%", "%", |run| whole(run, |all| all.idle_percent)),
+            MachineIdleShare => ("idle", "%", |run| whole(run, idle_share)),
+            MachineStolen => ("stolen%", "%", |run| whole(run, |all| all.stolen_percent)),
             Interrupts => {
-                ("irqs", "", Less, |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
+                ("irqs", "", |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
             }
-            MemoryBandwidth => ("mem MiB/s", "MiB/s", Neither, |run| Some(mebibytes(memory_bytes(run)?))),
-            MemoryForOne => ("mem/I/O", "", Less, |run| Some(memory_bytes(run)? / run.bw_bytes)),
+            MemoryBandwidth => ("mem MiB/s", "MiB/s", |run| Some(mebibytes(memory_bytes(run)?))),
+            MemoryForOne => ("mem/I/O", "", |run| Some(memory_bytes(run)? / run.bw_bytes)),
             Scan => {
-                ("scan MiB/s", "MiB/s", More, |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes))))
+                ("scan MiB/s", "MiB/s", |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes))))
             }
-            Device => ("device MiB/s", "MiB/s", Neither, |run| {
+            Device => ("device MiB/s", "MiB/s", |run| {
                 mixed(run, |mixed| mixed.device_bw_bytes.map(mebibytes))
             }),
-            CacheHits => ("hits", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_hits as f64))),
-            CacheMisses => ("misses", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_misses as f64))),
+            CacheHits => ("hits", "", |run| mixed(run, |mixed| Some(mixed.cache_hits as f64))),
+            CacheMisses => ("misses", "", |run| mixed(run, |mixed| Some(mixed.cache_misses as f64))),
             CacheAdmitted => {
-                ("admitted", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
+                ("admitted", "", |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
             }
-            AheadUsed => ("ahead used%", "%", More, |run| {
+            AheadUsed => ("ahead used%", "%", |run| {
                 mixed(run, |mixed| {
                     let ahead = mixed.ahead_used + mixed.ahead_unused;
                     (ahead > 0).then(|| mixed.ahead_used as f64 * 100.0 / ahead as f64)
                 })
             }),
-            Ops => ("ops", "", Neither, |run| Some(run.ops as f64)),
-            Errors => ("errors", "", Less, |run| (run.errors > 0).then_some(run.errors as f64)),
-            Seconds => ("s", "s", Neither, |run| Some(run.duration_s)),
-            TimeForOne => ("µs/read", "µs", Less, |run| {
+            Ops => ("ops", "", |run| Some(run.ops as f64)),
+            Errors => ("errors", "", |run| (run.errors > 0).then_some(run.errors as f64)),
+            Seconds => ("s", "s", |run| Some(run.duration_s)),
+            TimeForOne => ("µs/read", "µs", |run| {
                 (run.iops > 0.0).then(|| run.setup.numjobs as f64 * 1e6 / run.iops)
             }),
         }
@@ -189,17 +177,12 @@ impl Metric {
         self.entry().1
     }
 
-    /// Returns whether more or less of it is better.
-    pub fn better(self) -> Better {
-        self.entry().2
-    }
-
     /// Returns the figure of a run in this unit; `None` if it was not measured.
     pub fn of(self, run: &Run) -> Option<f64> {
         if run.ops > 0 && run.timed() < self.least_samples() {
             return None;
         }
-        self.entry().3(run)
+        self.entry().2(run)
     }
 
     /// Returns how many operations a percentile needs: with fewer, it would be that of the slowest one.

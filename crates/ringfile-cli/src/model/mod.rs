@@ -18,7 +18,7 @@ mod spread;
 
 pub use choices::{Access, Buffers, Cache, Engine, Memory, Open, RingFlags, Route, Rw, Side};
 pub use factor::{Factor, differing, telling, words};
-pub use metric::{Better, Metric};
+pub use metric::Metric;
 pub use profile::{Hot, Profile};
 pub use results::{Behind, Kind, Machine, Params, Results, SCHEMA};
 pub use run::{Actor, EnterSizes, MixedRun, PoolFigures, PoolRun, Role, RouteOps, Run, WholeMachine};

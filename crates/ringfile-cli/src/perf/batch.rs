@@ -29,12 +29,12 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
 
 /// Carries out `ringfile perf multiread`.
 pub fn run_multiread(args: &MultireadArgs) -> Result<(), Failure> {
-    use Engine::{Fio, Pread, Ringfile, SubmitOnly, TwoRings};
+    use Engine::{ByHand, Fio, Pread, Ringfile};
     let sizes = values::listed(&args.reads.batch, &[10, 250, 1000]);
     let grid = Grid {
         numjobs: args.numjobs.values().to_vec(),
         depths: sizes.iter().map(|&size| Depth::of_batches(size, 1)).collect(),
-        engines: vec![Ringfile, TwoRings, SubmitOnly, Pread, Fio],
+        engines: vec![Ringfile, ByHand, Pread, Fio],
         cache: vec![Cache::Warm],
         blocks: vec![args.bs],
         ..Grid::plain()

@@ -275,7 +275,7 @@ impl Grid {
 
     fn of_engine(&self, engine: Engine, cell: Setup) -> Vec<Setup> {
         let cell = Setup { engine, ..cell };
-        if engine.is_ours() || engine == Engine::ByHand {
+        if engine.is_ours() || (engine == Engine::ByHand && cell.batch.is_none()) {
             let mut setups = each(vec![cell], &self.open, |cell, &open| cell.opened(open));
             setups = each(setups, &self.ring_flags, |cell, &ring_flags| Setup { ring_flags, ..cell });
             setups = each(setups, &self.ways, |cell, &(route, buffers)| Setup {

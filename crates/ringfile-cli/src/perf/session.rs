@@ -291,8 +291,7 @@ impl<'a> Session<'a> {
     fn params(&self) -> Params {
         let (request, test_file) = (&self.request, &self.test_file);
         let (timing, grid) = (request.timing, &request.grid);
-        let took_part =
-            |engine| engine == Engine::ByHand || self.runs.iter().any(|run| run.setup.engine == engine);
+        let took_part = |engine| self.runs.iter().any(|run| run.setup.engine == engine);
         let others = grid.engines.iter().copied().filter(|engine| !engine.is_ours());
         let io_size_bytes = request.amount(test_file).map(|amount| amount * test_file.block);
         Params {

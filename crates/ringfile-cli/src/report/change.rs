@@ -188,7 +188,7 @@ fn in_batches(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
         found.push(compare(runs, title, with(Buffers::Fixed), with(Buffers::Normal).0));
         for buffers in Buffers::WHOLE {
             let fixed = if buffers == Buffers::Fixed { " fixed" } else { "" };
-            for other in [Engine::Fio, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread] {
+            for other in [Engine::Fio, Engine::ByHand, Engine::Pread] {
                 let title = format!("{}{fixed}/{}", name(&ours), name(&other));
                 found.push(compare(runs, title, with(buffers), of_others(cell, other)));
             }
