@@ -88,8 +88,7 @@ Figures:
   the value over the one that stands under `instead of`.
   IOPS, MiB/s and latencies are medians over the rounds, for all processes together. user and sys
   are CPU time in per cent of one core, kernel workers included; CPU µs is their sum per operation.
-  A second table shows the CPU time of the whole machine, from /proc/stat, and the bytes moved to
-  and from memory, if the machine counts them (perf's uncore_imc_*, resctrl).
+  A second table shows the CPU time of the whole machine, from /proc/stat.
   A difference is claimed only if all rounds agree on it, and it is larger than that between
   repetitions of the same run (A/A).
 

@@ -96,8 +96,7 @@ pub enum PerfCommand {
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
     /// (ringfile-tokio), a loop over a queue (ringfile-queue), and a plain io_uring job of fio. The last two keep
     /// --batch × --inflight reads in flight. The table shows each in per cent of fio, with the number of cores that it
-    /// kept busy; a second table shows how many operations each system call submitted and collected. With a cold page
-    /// cache each engine reads each block at most once. The threads of one job may run on all cores; `taskset -c 0
+    /// kept busy. With a cold page cache each engine reads each block at most once. The threads of one job may run on all cores; `taskset -c 0
     /// ringfile perf batch` keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp,
     /// since a file in memory cannot be dropped from the cache.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]

@@ -17,7 +17,6 @@ use super::window::{self, MeasuredWindow, Until, Window, join_all};
 use crate::error::{Failure, library};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
-use crate::model::EnterSizes;
 
 /// Carries out a job with a plain thread for each batch in flight.
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
@@ -59,9 +58,8 @@ async fn await_all(readers: Vec<(BatchReader, Recorder)>, until: &Until) -> Vec<
 
 /// Returns the outcome of threads whose operations the library counted for the process.
 pub fn outcome(measured: MeasuredWindow, threads: Vec<(Recorder, Instant)>) -> Outcome {
-    let (counted, enter_sizes) = (Counted::of(&measured.counted), EnterSizes::of(&measured.counted));
-    let outcome = Outcome::of_threads(measured, threads);
-    Outcome { counted: Some(counted), enter_sizes: Some(enter_sizes), ..outcome }
+    let counted = Some(Counted::of(&measured.counted));
+    Outcome { counted, ..Outcome::of_threads(measured, threads) }
 }
 
 /// Returns whether a read moved the whole block.

@@ -9,7 +9,7 @@ use super::window::MeasuredWindow;
 use crate::error::{Failure, short};
 use crate::job::{Job, Operation};
 use crate::latency::{Latency, Recorder};
-use crate::model::{EnterSizes, Role, RouteOps, Run, Setup};
+use crate::model::{Role, RouteOps, Run, Setup};
 use crate::sys;
 use crate::whole::Whole;
 
@@ -32,8 +32,6 @@ pub struct Outcome {
     pub whole: Option<Whole>,
     /// What this library counted, or a ring by hand.
     pub counted: Option<Counted>,
-    /// Histograms of `io_uring_enter`, for ringfile in batches.
-    pub enter_sizes: Option<EnterSizes>,
     /// The first failure.
     pub failure: Option<Failure>,
 }
@@ -103,7 +101,6 @@ impl Counts {
             usage: measured.usage,
             whole: measured.whole,
             counted: Some(self.counted),
-            enter_sizes: None,
             failure: measured.failure,
         };
         (outcome, self.recorder)
@@ -161,7 +158,6 @@ impl Outcome {
             enters: self.counted.map(|counted| counted.enters),
             fixed_ops: self.counted.map(|counted| counted.fixed_ops),
             route_ops: self.counted.map(|counted| counted.routes),
-            enter_sizes: self.enter_sizes.clone(),
             access: Some(job.access),
             io_size_bytes: job.amount.map(|amount| amount * setup.block),
             ..run

@@ -16,8 +16,6 @@ pub const GRID: [Metric; 10] =
 /// `perf buffers`: the whole machine beside the processes, in per cent of a core.
 pub const MACHINE: [Metric; 7] =
     [OwnPercent, MachineUser, MachineSystem, MachineInterrupts, MachineIdle, MachineStolen, Interrupts];
-/// The last columns for the whole machine, if they were counted.
-pub const MACHINE_COUNTED: [Metric; 2] = [MemoryBandwidth, MemoryForOne];
 /// `perf buffers`: the other choices.
 pub const CHOICES: [Metric; 7] = [Iops, P50, P99, P999, Cpu, Switches, SystemCalls];
 
@@ -48,7 +46,7 @@ pub const PERCENTILES: [Metric; 7] = [P50, P90, P95, P99, P999, P9999, Max];
 pub const PAGE_SPEED: [Metric; 12] =
     [Iops, Bandwidth, Mean, Stddev, P50, P90, P95, P99, P999, P9999, Max, Cpu];
 /// A page: what an operation costs, and what was counted.
-pub const PAGE_COST: [Metric; 18] = [
+pub const PAGE_COST: [Metric; 17] = [
     Cpu,
     UserCpu,
     SystemCpu,
@@ -62,7 +60,6 @@ pub const PAGE_COST: [Metric; 18] = [
     MachineIdle,
     MachineStolen,
     Interrupts,
-    MemoryBandwidth,
     FixedPercent,
     RingPercent,
     Ops,

@@ -71,10 +71,6 @@ pub enum Metric {
     MachineStolen,
     /// Interrupts of the whole machine per operation.
     Interrupts,
-    /// Memory bandwidth of the machine, in MiB per second.
-    MemoryBandwidth,
-    /// Bytes moved to and from the machine's memory per byte of I/O.
-    MemoryForOne,
     /// Bandwidth of the scan, in MiB per second (`--cache mixed`).
     Scan,
     /// Bandwidth of reads from the device, in MiB per second.
@@ -139,8 +135,6 @@ impl Metric {
             Interrupts => {
                 ("irqs", "", |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
             }
-            MemoryBandwidth => ("mem MiB/s", "MiB/s", |run| Some(mebibytes(memory_bytes(run)?))),
-            MemoryForOne => ("mem/I/O", "", |run| Some(memory_bytes(run)? / run.bw_bytes)),
             Scan => {
                 ("scan MiB/s", "MiB/s", |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes))))
             }
@@ -267,8 +261,4 @@ fn idle_share(all: &WholeMachine) -> f64 {
 
 fn mixed(run: &Run, of: fn(&MixedRun) -> Option<f64>) -> Option<f64> {
     run.mixed.as_ref().and_then(of)
-}
-
-fn memory_bytes(run: &Run) -> Option<f64> {
-    run.whole_machine.as_ref()?.memory_bw_bytes
 }

@@ -69,8 +69,6 @@ pub struct Run {
     pub refused: Option<String>,
     /// Operations by route (ringfile); the sum is `ops` plus `errors`.
     pub route_ops: Option<RouteOps>,
-    /// Histograms of `io_uring_enter` (ringfile in batches).
-    pub enter_sizes: Option<EnterSizes>,
     /// Which blocks random operations visited.
     pub access: Option<Access>,
     /// Bytes that all threads of the run together move (`--io-size`).
@@ -239,26 +237,6 @@ impl std::ops::AddAssign for RouteOps {
     }
 }
 
-/// Histograms of `io_uring_enter` calls. The first figure counts calls with 0 entries, the next ones calls with 1, 2 to
-/// 3, 4 to 7 and so on, the last one calls with 1024 or more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnterSizes {
-    /// By entries submitted.
-    pub submitted: Vec<u64>,
-    /// By completions collected; those of one call are counted with the thread's next call.
-    pub collected: Vec<u64>,
-}
-
-impl EnterSizes {
-    /// Takes the histograms out of the library's metrics.
-    pub fn of(counted: &ringfile::metrics::Metrics) -> EnterSizes {
-        EnterSizes {
-            submitted: counted.submitted_per_enter.to_vec(),
-            collected: counted.completed_per_enter.to_vec(),
-        }
-    }
-}
-
 /// What the whole machine did during a run. CPU time is in per cent of one core, so the sum is 100 for each core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -275,6 +253,4 @@ pub struct WholeMachine {
     pub stolen_percent: f64,
     /// Number of interrupts.
     pub interrupts: u64,
-    /// Bytes per second moved to and from memory; null if the machine does not count them.
-    pub memory_bw_bytes: Option<f64>,
 }

@@ -10,7 +10,6 @@ use crate::report::cold;
 use crate::report::routes;
 use crate::testfile::TestFile;
 use crate::values::{self, Bytes, IoSize};
-use crate::whole::why_no_memory_bandwidth;
 
 /// Returns the notes, one line each.
 pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, results: &Results) -> Vec<String> {
@@ -28,7 +27,6 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
         notes.push(units(runs));
     } else {
         notes.extend(UNITS_OF_PROCESSES.map(String::from));
-        notes.extend(why_no_memory_bandwidth().map(|why| format!("no memory bandwidth: {why}")));
         notes.extend(rings(&request.grid));
         notes.extend(test_file.notes.iter().cloned());
         notes.extend(without_parts(&request.grid));

@@ -175,7 +175,6 @@ fn sum(answers: &[Answer]) -> Outcome {
         // All processes measured during about the same time.
         whole: outcomes().find_map(|outcome| outcome.whole),
         counted: Some(counted),
-        enter_sizes: None,
         failure: outcomes().find_map(|outcome| outcome.failure.clone()),
     }
 }

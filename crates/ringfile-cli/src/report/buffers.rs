@@ -11,13 +11,11 @@ pub fn tables(results: &Results) -> Vec<Table> {
     let (grid, choices): (Vec<Group<'_>>, Vec<Group<'_>>) =
         groups(&results.runs).into_iter().partition(|group| results.is_of_grid(group[0]));
     let keys = [&cell_keys(&grid)[..], &[Factor::Buffers]].concat();
-    let of = |metrics: &[Metric], counted: &[Metric]| {
-        medians::of(&keys, &grid, &[metrics, &known(counted, &grid)].concat())
-    };
-    let mut tables = vec![of(&columns::GRID, &[]), comparison_table(&results.runs, &grid)];
+    let of = |metrics: &[Metric]| medians::of(&keys, &grid, metrics);
+    let mut tables = vec![of(&columns::GRID), comparison_table(&results.runs, &grid)];
     // The CPU time of the whole machine beside that of the processes, in per cent of a core.
     if !known(&[Metric::MachineIdle], &grid).is_empty() {
-        tables.push(of(&columns::MACHINE, &columns::MACHINE_COUNTED).titled("whole machine"));
+        tables.push(of(&columns::MACHINE).titled("whole machine"));
     }
     if !choices.is_empty() {
         tables.push(choice_table(&grid, &choices));

@@ -5,7 +5,6 @@ pub mod behind;
 pub mod buffers;
 pub mod change;
 pub mod cold;
-pub mod enters;
 pub mod judge;
 pub mod medians;
 pub mod mixed;
@@ -29,9 +28,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
             buffers::tables(results).into_iter().chain(profile).collect()
         }
         Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs), pool::actors(runs)],
-        Some(Kind::Batch | Kind::Multiread) => {
-            vec![batches::table(runs), change::table(runs), enters::table(runs)]
-        }
+        Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],
         Some(Kind::Mixed) => mixed::tables(runs),
         Some(Kind::File) | None => vec![medians::table(runs), change::table(runs)],
     };

@@ -1,18 +1,13 @@
-//! What the whole machine does during a run, on behalf of any process: CPU time and interrupts from /proc/stat, and the
-//! bytes moved to and from memory, if the machine counts them.
+//! What the whole machine does during a run, on behalf of any process: CPU time and interrupts from /proc/stat.
 //!
 //! The figures of the measuring processes do not include all costs: interrupts run on any core, and a loop device or a
 //! file system has kernel threads.
-
-mod memory;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::WholeMachine;
-
-pub use memory::why_not as why_no_memory_bandwidth;
 
 /// What the machine has done on all cores, since it started or during an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -22,15 +17,12 @@ pub struct Whole {
     pub times: [Duration; 5],
     /// Number of interrupts.
     pub interrupt_count: u64,
-    /// Bytes moved to and from memory.
-    pub memory_bytes: Option<u64>,
 }
 
 impl Whole {
     /// Returns the totals so far; `None` if /proc does not have them.
     pub fn so_far() -> Option<Whole> {
-        let text = std::fs::read_to_string("/proc/stat").ok()?;
-        Some(Whole { memory_bytes: memory::bytes_so_far(), ..parse(&text, ticks_per_second())? })
+        parse(&std::fs::read_to_string("/proc/stat").ok()?, rustix::param::clock_ticks_per_second())
     }
 
     /// Returns what was done since an earlier call. Idle and stolen time may decrease a little in the kernel's
@@ -39,10 +31,6 @@ impl Whole {
         Whole {
             times: std::array::from_fn(|kind| self.times[kind].saturating_sub(earlier.times[kind])),
             interrupt_count: self.interrupt_count.saturating_sub(earlier.interrupt_count),
-            memory_bytes: self
-                .memory_bytes
-                .zip(earlier.memory_bytes)
-                .map(|(now, then)| now.saturating_sub(then)),
         }
     }
 
@@ -57,13 +45,8 @@ impl Whole {
             idle_percent,
             stolen_percent,
             interrupts: self.interrupt_count,
-            memory_bw_bytes: self.memory_bytes.map(|bytes| bytes as f64 / seconds),
         }
     }
-}
-
-fn ticks_per_second() -> u64 {
-    rustix::param::clock_ticks_per_second()
 }
 
 /// proc(5): `cpu user nice system idle iowait irq softirq steal …` in ticks, `intr` with the sum of all first. Time of guests is
@@ -78,7 +61,6 @@ fn parse(text: &str, ticks_per_second: u64) -> Option<Whole> {
     Some(Whole {
         times: [time(&[0, 1]), time(&[2]), time(&[5, 6]), time(&[3, 4]), time(&[7])],
         interrupt_count: line("intr")?.split_whitespace().next()?.parse().ok()?,
-        memory_bytes: None,
     })
 }
 
@@ -92,7 +74,7 @@ mod tests {
         let whole = parse(text, 100).expect("it is complete");
         let ticks = |count: u64| Duration::from_millis(count * 10);
         assert_eq!(whole.times, [21, 300, 7_600_000, 54_000, 80_000_000].map(ticks));
-        assert_eq!((whole.interrupt_count, whole.memory_bytes), (77, None));
+        assert_eq!(whole.interrupt_count, 77);
         assert!(parse("intr 5\n", 100).is_none() && parse("cpu 1 2 3 4\n", 100).is_none());
     }
 
