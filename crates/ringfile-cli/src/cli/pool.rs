@@ -31,9 +31,8 @@ pub struct PoolArgs {
     pub batch: u32,
     /// Kinds of memory, measured in turn: pool (ringfile's, registered, O_DIRECT), pool-buffered (the same through the
     /// page cache), malloc (aligned memory allocated for each operation, O_DIRECT), vec (a Vec for each operation,
-    /// through the page cache), vec-uncached (the same, but the page cache keeps nothing: RWF_DONTCACHE, Linux 6.14),
-    /// vec-direct (the same with O_DIRECT, copied to and from aligned memory) [default: pool,malloc,vec; with
-    /// --message-size pool,pool-buffered,vec]
+    /// through the page cache), vec-uncached (the same, but the page cache keeps nothing: RWF_DONTCACHE, Linux 6.14)
+    /// [default: pool,malloc,vec; with --message-size pool,pool-buffered,vec]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Memory>)]
     pub memory: Option<List<Memory>>,
     /// Write a log of messages of this many bytes instead of buffers of --bs; --batch messages are appended together.
@@ -49,9 +48,6 @@ pub struct PoolArgs {
     /// Disk space of segments, of which the oldest is used again: how far producers may run ahead of consumers
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
-    /// Write out and drop the page cache of the whole machine before each run (needs root)
-    #[arg(long)]
-    pub drop_caches: bool,
     #[command(flatten)]
     pub timing: TimingArgs,
     #[command(flatten)]

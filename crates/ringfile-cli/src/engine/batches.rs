@@ -22,7 +22,8 @@ use crate::latency::Recorder;
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     let count = job.setup.numjobs * job.batches_in_flight();
-    let (measured, threads) = Window::run_threads((job, bench, tick), "ringfile", count, |number, member| {
+    let window = Window::of(job, count);
+    let (measured, threads) = window.run_threads((bench.interrupt, tick), "ringfile", |number, member| {
         let mut reader = BatchReader::new(job, number, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
@@ -33,8 +34,8 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
 pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     // One member for all threads: those of the runtime must not wait for each other.
-    let (measured, threads) = Window::run_threads((job, bench, tick), "tokio", 1, |_, member| {
-        let window = member.window();
+    let window = &Window::of(job, 1);
+    let (measured, threads) = window.run_threads((bench.interrupt, tick), "tokio", |_, member| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.setup.numjobs).build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let count = job.setup.numjobs * job.batches_in_flight();

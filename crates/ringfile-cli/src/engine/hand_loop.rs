@@ -21,8 +21,8 @@ use crate::model::RouteOps;
 /// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
     let file = &pread::open(job, bench)?;
-    let count = job.setup.numjobs;
-    let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
+    let window = Window::of(job, job.setup.numjobs);
+    let (measured, threads) = window.run_threads((bench.interrupt, tick), "by-hand", |thread, member| {
         let counts = work(job, (thread, &member), file, bench.path);
         counts.map_err(|failure| member.window().fail(failure)).ok()
     });

@@ -18,9 +18,8 @@ use crate::testfile::identity::Identity;
 /// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = open(job, bench)?;
-    let count = job.setup.numjobs;
-    let (measured, threads) = Window::run_threads((job, bench, tick), "pread", count, |thread, member| {
-        let window = member.window();
+    let window = &Window::of(job, job.setup.numjobs);
+    let (measured, threads) = window.run_threads((bench.interrupt, tick), "pread", |thread, member| {
         let mut task = job.tasks(thread, window.share(thread)).remove(0);
         let mut memory = zeroed(job.setup.block as usize);
         task.fill(&mut memory);

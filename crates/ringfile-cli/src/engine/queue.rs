@@ -21,8 +21,8 @@ use crate::latency::Recorder;
 /// Carries out a job with a queue for each thread.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
-    let count = job.setup.numjobs;
-    let (measured, threads) = Window::run_threads((job, bench, tick), "queue", count, |thread, member| {
+    let window = Window::of(job, job.setup.numjobs);
+    let (measured, threads) = window.run_threads((bench.interrupt, tick), "queue", |thread, member| {
         let mut reader = QueueReader::new(job, thread, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });

@@ -45,14 +45,14 @@ fn run_with<M: OperationMemory>(
     let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
     let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
-    let window = Window::new(job, job.setup.numjobs);
+    let window = Window::of(job, job.setup.numjobs);
     let start = |thread| {
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         let member = window.member();
         runtime.spawn_on(thread, move || run_thread::<M>(job, thread, file, pool, member))
     };
     let handles: Vec<_> = (0..job.setup.numjobs).map(start).collect();
-    let measured = window.conduct(job, bench.interrupt, tick);
+    let measured = window.conduct(bench.interrupt, tick);
     let counts = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|error| raise(error)));
     let mut total = Counts::of_all(counts, measured.start);
     runtime.shutdown();

@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use super::bench::Bench;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -28,6 +27,10 @@ pub struct Window {
     ends: Mutex<Ends>,
     errors: AtomicU64,
     first_failure: Mutex<Option<Failure>>,
+    /// Threads besides the conducting one.
+    threads: usize,
+    /// The length of the warm-up, and that of the measurement.
+    lengths: (Duration, Duration),
     /// The shares of the job's threads.
     shares: Vec<Arc<Share>>,
 }
@@ -52,11 +55,18 @@ pub struct MeasuredWindow {
     pub errors: u64,
     /// The first of them.
     pub failure: Option<Failure>,
+    /// Whether a failure or the user ended the window early.
+    pub stopped: bool,
 }
 
 impl Window {
     /// Makes a window for a job with this many threads besides the conducting one.
-    pub fn new(job: &Job, threads: usize) -> Arc<Window> {
+    pub fn of(job: &Job, threads: usize) -> Arc<Window> {
+        Window::new(threads, (job.warmup, job.duration), job.shares())
+    }
+
+    /// Makes a window of these lengths for so many threads.
+    pub fn new(threads: usize, lengths: (Duration, Duration), shares: Vec<Share>) -> Arc<Window> {
         let now = Instant::now();
         Arc::new(Window {
             meeting: Meeting::new(threads + 1),
@@ -64,7 +74,9 @@ impl Window {
             ends: Mutex::new(Ends { warmup: now, measured: now }),
             errors: AtomicU64::new(0),
             first_failure: Mutex::new(None),
-            shares: job.shares().into_iter().map(Arc::new).collect(),
+            threads,
+            lengths,
+            shares: shares.into_iter().map(Arc::new).collect(),
         })
     }
 
@@ -86,21 +98,27 @@ impl Window {
     }
 
     /// Leads the threads through warm-up and measurement; `tick` is called now and then meanwhile.
-    pub fn conduct(&self, job: &Job, interrupt: &Interrupt, mut tick: impl FnMut()) -> MeasuredWindow {
-        let warmup = Instant::now() + job.warmup;
+    pub fn conduct(&self, interrupt: &Interrupt, tick: &mut dyn FnMut()) -> MeasuredWindow {
+        let mut idle = || {
+            if interrupt.asked() {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            tick();
+        };
+        let warmup = Instant::now() + self.lengths.0;
         lock(&self.ends).warmup = warmup;
         self.meeting.wait();
-        self.wait_until(warmup, interrupt, &mut tick);
-        self.meeting.wait();
+        self.wait_until(warmup, &mut idle);
+        self.meeting.wait_and(&mut idle);
         self.shares.iter().for_each(|share| share.restart());
         let whole_before = Whole::so_far();
         let usage_before = sys::own_usage();
         let counts_before = ringfile::metrics();
         let start = Instant::now();
-        lock(&self.ends).measured = start + job.duration;
+        lock(&self.ends).measured = start + self.lengths.1;
         self.meeting.wait();
-        self.wait_until(start + job.duration, interrupt, &mut tick);
-        self.meeting.wait();
+        self.wait_until(start + self.lengths.1, &mut idle);
+        self.meeting.wait_and(&mut idle);
         MeasuredWindow {
             start,
             counted: ringfile::metrics() - counts_before,
@@ -108,45 +126,43 @@ impl Window {
             whole: whole_before.and_then(|before| Some(Whole::so_far()?.since(&before))),
             errors: self.errors.load(Ordering::Relaxed),
             failure: lock(&self.first_failure).take(),
+            stopped: self.stop.load(Ordering::Relaxed),
         }
     }
 
-    /// Runs `work` on `count` threads named `name-0` and so on, conducts them, and returns their results.
+    /// Runs `work` on threads named `name-0` and so on, conducts them, and returns their results.
     pub fn run_threads<T: Send>(
-        (job, bench, tick): (&Job, &Bench<'_>, &mut dyn FnMut()),
+        self: &Arc<Self>,
+        (interrupt, tick): (&Interrupt, &mut dyn FnMut()),
         name: &str,
-        count: usize,
         work: impl Fn(usize, Member) -> T + Sync,
     ) -> (MeasuredWindow, Vec<T>) {
-        let (window, work) = (Window::new(job, count), &work);
+        let work = &work;
         std::thread::scope(|scope| {
             let mut handles = Vec::new();
-            for thread in 0..count {
-                let member = window.member();
+            for thread in 0..self.threads {
+                let member = self.member();
                 let builder = std::thread::Builder::new().name(format!("{name}-{thread}"));
                 // A thread that does not start drops its member, so the others do not wait for it.
                 match builder.spawn_scoped(scope, move || work(thread, member)) {
                     Ok(handle) => handles.push(handle),
-                    Err(error) => window.fail(no_thread(&error)),
+                    Err(error) => self.fail(no_thread(&error)),
                 }
             }
-            let measured = window.conduct(job, bench.interrupt, tick);
+            let measured = self.conduct(interrupt, tick);
             (measured, handles.into_iter().map(joined).collect())
         })
     }
 
     /// Waits for the end of a phase: its time is over, all threads have finished their share, or the run is stopped.
-    fn wait_until(&self, end: Instant, interrupt: &Interrupt, tick: &mut impl FnMut()) {
+    fn wait_until(&self, end: Instant, idle: &mut impl FnMut()) {
         while !self.stop.load(Ordering::Relaxed) && !self.meeting.awaits_one() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
             std::thread::sleep(left.min(TICK));
-            if interrupt.asked() {
-                self.stop.store(true, Ordering::Relaxed);
-            }
-            tick();
+            idle();
         }
     }
 }
@@ -209,6 +225,11 @@ pub struct Until {
 }
 
 impl Until {
+    /// Returns the end of the phase, if nothing stops it before.
+    pub fn end(&self) -> Instant {
+        self.end
+    }
+
     /// Returns whether no further operation may begin.
     pub fn over(&self, now: Instant) -> bool {
         now >= self.end || self.stopped()
@@ -239,6 +260,11 @@ impl Meeting {
     }
 
     fn wait(&self) {
+        self.wait_and(&mut || {});
+    }
+
+    /// Waits for all members, and calls `idle` now and then meanwhile.
+    fn wait_and(&self, idle: &mut impl FnMut()) {
         let mut state = lock(&self.state);
         state.arrived += 1;
         if state.arrived == state.members {
@@ -246,7 +272,13 @@ impl Meeting {
         }
         let round = state.round;
         while state.round == round {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            if waited.1.timed_out() {
+                drop(state);
+                idle();
+                state = lock(&self.state);
+            }
         }
     }
 
@@ -321,7 +353,7 @@ mod tests {
 
     #[test]
     fn phases_are_over_at_their_end_or_on_stop() {
-        let window = Window::new(&crate::job::tests::job(crate::model::Rw::Read, 1, 1, 8, false), 1);
+        let window = Window::of(&crate::job::tests::job(crate::model::Rw::Read, 1, 1, 8, false), 1);
         let now = Instant::now();
         let until = Until { end: now + Duration::from_secs(60), window: window.clone() };
         assert!(!until.over(now));

@@ -265,8 +265,6 @@ pub enum Side {
     Producer,
     /// Reads them back and checks them.
     Consumer,
-    /// Both together. Only in tables: results have a run for each side.
-    Both,
 }
 
 /// Where the memory for operations comes from.
@@ -283,15 +281,13 @@ pub enum Memory {
     Vec,
     /// A `Vec` for each operation, through the page cache, which keeps nothing of it (`RWF_DONTCACHE`).
     VecUncached,
-    /// A `Vec` for each operation, with direct I/O: copied to and from aligned memory.
-    VecDirect,
 }
 
 impl Memory {
     /// Returns whether I/O bypasses the page cache.
     pub fn is_direct(self) -> bool {
         match self {
-            Memory::Pool | Memory::Malloc | Memory::VecDirect => true,
+            Memory::Pool | Memory::Malloc => true,
             Memory::PoolBuffered | Memory::Vec | Memory::VecUncached => false,
         }
     }
@@ -305,7 +301,7 @@ impl Memory {
     pub fn is_pooled(self) -> bool {
         match self {
             Memory::Pool | Memory::PoolBuffered => true,
-            Memory::Malloc | Memory::Vec | Memory::VecUncached | Memory::VecDirect => false,
+            Memory::Malloc | Memory::Vec | Memory::VecUncached => false,
         }
     }
 

@@ -24,8 +24,6 @@ pub const POOL: [Metric; 14] =
     [Iops, Bandwidth, P50, P90, P95, P99, P999, P9999, Max, Stddev, LateP99, Cpu, UserCpu, SystemCpu];
 /// `perf pool`: what the kind of memory changes.
 pub const POOL_CHANGES: [Metric; 7] = [Iops, Bandwidth, P50, P99, P999, P9999, Cpu];
-/// `perf pool`: each thread.
-pub const POOL_THREADS: [Metric; 11] = [Bandwidth, Mean, Min, P50, P90, P95, P99, P999, P9999, Max, Seconds];
 
 /// `perf file --cache mixed`.
 pub const MIXED: [Metric; 10] =

@@ -17,8 +17,6 @@ pub enum Metric {
     Mean,
     /// Standard deviation of latency.
     Stddev,
-    /// Least latency.
-    Min,
     /// Median latency.
     P50,
     /// 90th percentile of latency.
@@ -104,7 +102,6 @@ impl Metric {
             Bandwidth => ("MiB/s", "MiB/s", |run| Some(mebibytes(run.bw_bytes))),
             Mean => ("mean", "µs", |run| latency(run, |latency| latency.mean)),
             Stddev => ("stddev", "µs", |run| newer(run, |latency| latency.stddev)),
-            Min => ("min", "µs", |run| latency(run, |latency| latency.min)),
             P50 => ("p50", "µs", |run| latency(run, |latency| latency.p50)),
             P90 => ("p90", "µs", |run| newer(run, |latency| latency.p90)),
             P95 => ("p95", "µs", |run| latency(run, |latency| latency.p95)),
@@ -220,8 +217,8 @@ impl Metric {
 
     /// Returns whether it is a latency of operations.
     pub fn is_latency(self) -> bool {
-        use Metric::{Max, Mean, Min, P50, P90, P95, P99, P999, P9999, Stddev};
-        matches!(self, Mean | Stddev | Min | P50 | P90 | P95 | P99 | P999 | P9999 | Max | Metric::LateP99)
+        use Metric::{Max, Mean, P50, P90, P95, P99, P999, P9999, Stddev};
+        matches!(self, Mean | Stddev | P50 | P90 | P95 | P99 | P999 | P9999 | Max | Metric::LateP99)
     }
 }
 

@@ -21,6 +21,6 @@ pub use factor::{Factor, differing, telling, words};
 pub use metric::Metric;
 pub use profile::{Hot, Profile};
 pub use results::{Behind, Kind, Machine, Params, Results, SCHEMA};
-pub use run::{Actor, MixedRun, PoolFigures, PoolRun, Role, RouteOps, Run, WholeMachine};
+pub use run::{MixedRun, PoolFigures, PoolRun, Role, RouteOps, Run, WholeMachine};
 pub use setup::{Batching, Setup, Way};
 pub use spread::{Group, Spread, by, distinct, groups};

@@ -132,10 +132,6 @@ pub struct PoolRun {
     pub other_cpu_percent: Option<f64>,
     /// Figures of the pool at the end of the run, if the memory came from a pool.
     pub metrics: Option<PoolFigures>,
-    /// Figures of each thread of this side.
-    pub actors: Vec<Actor>,
-    /// Figures of all threads of both sides together; null if there is only one side.
-    pub both: Option<Actor>,
 }
 
 /// Figures that only runs of `perf file --cache mixed` have.
@@ -156,20 +152,6 @@ pub struct MixedRun {
     pub ahead_used: u64,
     /// Pieces that were read ahead and not used.
     pub ahead_unused: u64,
-}
-
-/// What one thread of a side of `perf pool`, or all threads of both, did in the measured time.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Actor {
-    /// Operations.
-    pub ops: u64,
-    /// Seconds from the start of the measured time to the end of the last operation.
-    pub duration_s: f64,
-    /// Bytes per second over that time.
-    pub bw_bytes: f64,
-    /// Latency, as for the run.
-    pub latency_ns: Option<Latency>,
 }
 
 /// The state and the counters of a pool, warm-up included.

@@ -27,7 +27,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
             let profile = [profile::table(&results.profile), profile::apart(&results.profile)];
             buffers::tables(results).into_iter().chain(profile).collect()
         }
-        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs), pool::actors(runs)],
+        Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
         Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],
         Some(Kind::Mixed) => mixed::tables(runs),
         Some(Kind::File) | None => vec![medians::table(runs), change::table(runs)],

@@ -4,7 +4,7 @@ use super::change::{self, Comparison};
 use super::judge::{Cell, Noise, compare_all};
 use super::medians::labels;
 use super::pool;
-use crate::model::{Factor, Kind, Metric, Results, Run, Side, Spread, differing, groups};
+use crate::model::{Factor, Kind, Metric, Results, Run, Spread, differing, groups};
 
 /// The most lines of a verdict.
 const MOST: usize = 3;
@@ -13,11 +13,7 @@ const MOST: usize = 3;
 pub fn lines(results: &Results) -> Vec<String> {
     match results.kind {
         Some(Kind::Buffers | Kind::Mixed) => Vec::new(),
-        Some(Kind::Pool) => {
-            let both: Vec<Run> = pool::with_both(&results.runs);
-            let both: Vec<Run> = both.into_iter().filter(|run| run.setup.side == Some(Side::Both)).collect();
-            of(&both, &pool::comparisons(&both, Side::Both))
-        }
+        Some(Kind::Pool) => of(&results.runs, &pool::comparisons(&results.runs)),
         _ => of(&results.runs, &change::comparisons(&results.runs)),
     }
 }

@@ -14,51 +14,45 @@ use super::messages;
 use super::producer::Written;
 use super::segments::TICK;
 use super::shared::{Shared, outcome_of};
+use crate::engine::window::Until;
 use crate::error::{Failure, library, mismatch};
 
 /// One consumer of a run.
 pub struct Consumer<S> {
     shared: Arc<Shared>,
     source: S,
-    inbox: Receiver<Written>,
-    ledger: Ledger,
+    inbox: Receiver<Option<Written>>,
 }
 
 impl<S: MemorySource> Consumer<S> {
     /// Returns a consumer of the batches in this inbox.
-    pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Written>) -> Consumer<S> {
-        let ledger = Ledger::new(shared.timeline.measured);
-        Consumer { shared: shared.clone(), source, inbox, ledger }
+    pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Option<Written>>) -> Consumer<S> {
+        Consumer { shared: shared.clone(), source, inbox }
     }
 
     /// Reads batches until all producers are done and everything is read, or the run was stopped.
-    pub async fn run(mut self) -> Result<Ledger, Failure> {
-        while !self.shared.stopped() {
+    pub async fn phase(&mut self, until: &Until, ledger: &mut Ledger) -> Result<(), Failure> {
+        let mut writing = self.shared.job.producers;
+        while writing > 0 && !until.stopped() {
             match self.inbox.recv_timeout(TICK) {
-                Ok(written) => self.read(written).await?,
+                Ok(Some(written)) => self.read(written, ledger).await?,
+                Ok(None) => writing -= 1,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        self.ledger.close();
-        Ok(self.ledger)
+        Ok(())
     }
 
     /// Reads one batch, which was due when it was written.
-    async fn read(&mut self, written: Written) -> Result<(), Failure> {
-        let job = &self.shared.job;
-        let began = Instant::now();
-        let before = written.measured.then(|| self.ledger.begin());
-        let wrong =
-            if job.messages { self.read_messages(&written).await } else { self.read_blocks(&written).await };
-        let done = Instant::now();
-        if let Some(before) = before {
-            self.ledger.count(before);
+    async fn read(&mut self, written: Written, ledger: &mut Ledger) -> Result<(), Failure> {
+        let (job, began) = (&self.shared.job, Instant::now());
+        if job.messages {
+            self.read_messages(&written).await?;
+        } else {
+            self.read_blocks(&written).await?;
         }
-        wrong?;
-        if written.measured {
-            self.ledger.record(written.at, began, done, u64::from(job.batch));
-        }
+        ledger.record(written.at, began, Instant::now(), u64::from(job.batch));
         Ok(())
     }
 

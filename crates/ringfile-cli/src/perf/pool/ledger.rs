@@ -1,4 +1,4 @@
-//! The record of one thread of a run: latencies, delays, and the cost of its operations.
+//! The record of one thread in a phase of a run: latencies, delays, and the cost of its operations.
 
 use std::time::Instant;
 
@@ -6,46 +6,47 @@ use crate::engine::Counted;
 use crate::latency::Recorder;
 use crate::sys::{self, Usage};
 
-/// The record of one thread within the measured time.
+/// The record of one thread, or of several.
 #[derive(Debug)]
 pub struct Ledger {
+    /// When the phase began.
+    pub begin: Instant,
     /// Times from when a batch was due until it was done, counted once for each of its operations.
     pub latency: Recorder,
     /// Times from when it was due until it began, likewise.
     pub late: Recorder,
     /// When the last one was done.
     pub last: Instant,
-    /// What the library counted on this thread for them.
+    /// Operations that were due but not begun when a producer gave up; `None` without a rate, or if it was stopped.
+    pub backlog: Option<u64>,
+    /// What the library counted.
     pub counted: Counted,
-    /// What the thread used since its first batch; without kernel workers.
+    /// What was used, without kernel workers.
     pub usage: Option<Usage>,
-    used_before: Option<Usage>,
 }
 
 impl Ledger {
-    /// Returns an empty record.
-    pub fn new(now: Instant) -> Ledger {
+    /// Returns an empty record of a phase that began at this time.
+    pub fn begin(begin: Instant) -> Ledger {
         Ledger {
+            begin,
             latency: Recorder::new(),
             late: Recorder::new(),
-            last: now,
+            last: begin,
+            backlog: None,
             counted: Counted::default(),
             usage: None,
-            used_before: None,
         }
     }
 
-    /// Begins a measured batch; returns the library's counts before it.
-    pub fn begin(&mut self) -> ringfile::metrics::Metrics {
-        if self.used_before.is_none() {
-            self.used_before = sys::thread_usage().ok();
-        }
-        ringfile::thread_metrics()
-    }
-
-    /// Ends the I/O of a measured batch.
-    pub fn count(&mut self, before: ringfile::metrics::Metrics) {
-        self.counted += Counted::of(&(ringfile::thread_metrics() - before));
+    /// Records what this thread does in `work`, and what that costs.
+    pub fn of_thread<T>(begin: Instant, work: impl FnOnce(&mut Ledger) -> T) -> (Ledger, T) {
+        let (mut ledger, used, counts) =
+            (Ledger::begin(begin), sys::thread_usage().ok(), ringfile::thread_metrics());
+        let done = work(&mut ledger);
+        ledger.counted = Counted::of(&(ringfile::thread_metrics() - counts));
+        ledger.usage = used.and_then(|before| Some(sys::thread_usage().ok()?.since(&before)));
+        (ledger, done)
     }
 
     /// Records a batch of this many operations that was due, begun and done at these times.
@@ -55,19 +56,14 @@ impl Ledger {
         self.last = self.last.max(done);
     }
 
-    /// Ends the record of the thread.
-    pub fn close(&mut self) {
-        let since = |before: Usage| sys::thread_usage().ok().map(|now| now.since(&before));
-        self.usage = self.used_before.and_then(since);
-    }
-
     /// Returns the record of several threads together.
-    pub fn of_all<'a>(ledgers: impl IntoIterator<Item = &'a Ledger>, now: Instant) -> Ledger {
-        let mut all = Ledger::new(now);
+    pub fn of_all(ledgers: impl IntoIterator<Item = Ledger>, begin: Instant) -> Ledger {
+        let mut all = Ledger::begin(begin);
         for ledger in ledgers {
             all.latency.merge(&ledger.latency);
             all.late.merge(&ledger.late);
             all.last = all.last.max(ledger.last);
+            all.backlog = [all.backlog, ledger.backlog].into_iter().flatten().reduce(u64::saturating_add);
             all.counted += ledger.counted;
             all.usage = [all.usage, ledger.usage].into_iter().flatten().reduce(|sum, usage| sum.and(&usage));
         }

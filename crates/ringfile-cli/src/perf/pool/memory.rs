@@ -5,7 +5,7 @@
 use std::ops::Deref;
 
 use bytes::{BufMut, BytesMut};
-use ringfile::{Buffer, IoBuf, IoBufMut, Pool};
+use ringfile::{Buffer, IoBufMut, Pool};
 
 use crate::error::{Failure, library};
 use crate::memory::aligned;
@@ -17,11 +17,6 @@ pub trait MemorySource: Clone + Send + Sync + 'static {
 
     /// Gets room for exactly `length` bytes.
     fn take(&self, length: usize) -> impl Future<Output = Result<Self::Block, Failure>>;
-
-    /// Returns a filled block in the form in which it is written.
-    fn to_write(block: Self::Block) -> impl IoBuf {
-        block
-    }
 
     /// Returns the library's pool, if this source is one.
     fn pool(&self) -> Option<&Pool> {
@@ -55,12 +50,6 @@ impl MemorySource for Malloc {
     }
 }
 
-fn aligned_copy(block: &[u8]) -> BytesMut {
-    let mut memory = aligned(block.len());
-    memory.extend_from_slice(block);
-    memory
-}
-
 /// The allocator, without alignment.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
@@ -70,23 +59,6 @@ impl MemorySource for Plain {
 
     async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
         Ok(Vec::with_capacity(length))
-    }
-}
-
-/// The allocator, without alignment, for direct I/O: written blocks are copied to aligned memory, and reads go through
-/// aligned memory of the library.
-#[derive(Debug, Clone, Copy)]
-pub struct Copied;
-
-impl MemorySource for Copied {
-    type Block = Vec<u8>;
-
-    fn to_write(block: Vec<u8>) -> impl IoBuf {
-        aligned_copy(&block)
-    }
-
-    async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
-        Plain.take(length).await
     }
 }
 
@@ -110,9 +82,6 @@ mod tests {
             check(&Pool::new(4 << 20), length, length >= 4096);
             check(&Malloc, length, true);
             check(&Plain, length, false);
-            check(&Copied, length, false);
-            let written = aligned_copy(&vec![7; length]);
-            assert!(written.as_ptr().align_offset(ALIGNMENT) == 0 && written[..] == vec![7; length]);
         }
     }
 }

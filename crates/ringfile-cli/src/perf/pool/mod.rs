@@ -13,11 +13,10 @@ mod outcome;
 mod pace;
 mod producer;
 mod run;
-mod schedule;
 mod segments;
 mod shared;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -25,11 +24,10 @@ use super::check::{SECTOR, check_memory};
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
-use crate::error::{Failure, cant, io_on, refuse, usage};
+use crate::error::{Failure, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::model::{Cache, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
-use crate::sys;
 use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use shared::PoolJob;
@@ -67,10 +65,10 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         settle(&job.folder);
         let outcome = run::run(&job, memory, &interrupt, &mut || progress.tick(&label))?;
         // An interrupted run is kept as far as it got.
-        if outcome.ledgers().any(|ledger| ledger.latency.count() > 0) {
+        if [&outcome.producers, &outcome.consumers].iter().any(|ledger| ledger.latency.count() > 0) {
             runs.extend(outcome::runs(&job, memory, (round, role), &outcome));
         }
-        match outcome.failure {
+        match outcome.measured.failure {
             Some(failure) => Err(failure),
             None if interrupt.asked() => Err(Failure::Interrupted),
             None => Ok(()),
@@ -91,7 +89,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<PoolJob, Failure> {
                 Bytes(LARGEST_MESSAGE)
             ));
         }
-        if kinds.contains(&Memory::Malloc) || kinds.contains(&Memory::VecDirect) {
+        if kinds.contains(&Memory::Malloc) {
             return usage(
                 "--message-size: messages that are no whole blocks are written past the page cache by the pool alone; use \
                  --memory pool,pool-buffered,vec,vec-uncached",
@@ -128,16 +126,10 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<PoolJob, Failure> {
         consumers: args.consumers,
         // What is written is read once, so both sides have the same rate.
         rate: args.rate_limit.map(|rate| rate.div_ceil(sides)),
-        drop_caches: args.drop_caches,
         warmup: args.timing.warmup,
         duration: args.timing.duration,
     };
     check_rate(&job)?;
-    if job.drop_caches {
-        let opened = OpenOptions::new().write(true).open(sys::DROP_CACHES);
-        let advice = "--drop-caches needs root: leave it out, or run as root";
-        opened.map_err(|error| cant("write to", Path::new(sys::DROP_CACHES), &error, advice))?;
-    }
     Ok(job)
 }
 
@@ -211,7 +203,7 @@ fn results(args: &PoolArgs, job: &PoolJob, runs: Vec<Run>, interrupted: bool) ->
         rw: sides().map(|(_, rw)| rw).collect(),
         buffers: distinct(args.kinds().into_iter().map(Memory::buffers)),
         direct: args.kinds().into_iter().any(Memory::is_direct),
-        cache: vec![if job.drop_caches { Cache::Cold } else { Cache::Keep }],
+        cache: vec![Cache::Keep],
         route: vec![Route::Auto],
         rounds: args.timing.rounds,
         verify: true,

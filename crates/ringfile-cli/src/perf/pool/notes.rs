@@ -4,10 +4,9 @@ use super::shared::PoolJob;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
-use crate::model::{Memory, Metric, PoolFigures, Results, Role, Run, Side};
+use crate::model::{Memory, PoolFigures, Results, Role, Run, Side};
 use crate::perf::notes::{machine, timing};
 use crate::perf::plan::Timing;
-use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
 use crate::values::{self, Bytes};
 
@@ -19,7 +18,6 @@ pub fn of(args: &PoolArgs, job: &PoolJob, results: &Results) -> Vec<String> {
     let (runs, filesystem) = (&results.runs[..], &results.machine.filesystem);
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(job, rate, runs)));
-    notes.extend(judged(runs));
     notes.extend(pool(runs));
     notes.extend(registered(runs));
     notes.push(checked(runs));
@@ -75,25 +73,6 @@ fn carried(job: &PoolJob, rate: u64, runs: &[Run]) -> Option<String> {
     Some(note)
 }
 
-/// Returns whether the pool's tail latency differs from that of malloc, by more than the noise.
-fn judged(runs: &[Run]) -> Option<String> {
-    let noise = Noise::of(runs, Metric::P999);
-    let verdict = |side: Side| {
-        let of = |memory: Memory| -> Vec<&Run> {
-            let is = |run: &&Run| {
-                run.setup.side == Some(side) && run.setup.memory == Some(memory) && run.role == Role::Measure
-            };
-            runs.iter().filter(is).collect()
-        };
-        let (subject, base) = (of(Memory::Pool), of(Memory::Malloc));
-        let pairs = judge::pairs(&subject, &base, Metric::P999);
-        let verdict = judge::compare(&pairs, noise.in_cell(&subject.first()?.setup, pairs.len()))?;
-        Some(format!("{}s {verdict}", values::name(&side)))
-    };
-    let verdicts: Vec<String> = [Side::Producer, Side::Consumer].into_iter().filter_map(verdict).collect();
-    (!verdicts.is_empty()).then(|| format!("p99.9 of pool over malloc: {}", verdicts.join("; ")))
-}
-
 /// Returns the figures of the pool in the last run that used it.
 fn pool(runs: &[Run]) -> Option<String> {
     let figures = runs.iter().rev().find_map(|run| run.pool.as_ref()?.metrics.as_ref())?;
@@ -124,13 +103,12 @@ fn checked(runs: &[Run]) -> String {
 
 fn place(job: &PoolJob, filesystem: &str) -> String {
     format!(
-        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}{}",
+        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}",
         job.folder.display(),
         Bytes(job.segment),
         Bytes(job.size),
         job.batch,
-        Bytes(job.block),
-        if job.drop_caches { "; the machine's page cache was dropped before each run" } else { "" }
+        Bytes(job.block)
     )
 }
 
@@ -162,9 +140,6 @@ fn units(job: &PoolJob, runs: &[Run]) -> String {
         text += &format!(
             "; up to {others:.0} % of a core belongs to neither side (kernel workers, this program)"
         );
-    }
-    if runs.iter().any(|run| run.pool.as_ref().is_some_and(|pool| pool.both.is_some())) {
-        text += "; both: of all threads together, each batch counts when it is written and when it is read";
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A compares the first kind with itself: smaller changes are noise";

@@ -8,7 +8,8 @@ use super::ledger::Ledger;
 use super::run::PoolOutcome;
 use super::shared::PoolJob;
 use crate::engine::rated;
-use crate::model::{Actor, Cache, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
+use crate::model::{Cache, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
+use crate::sys::Usage;
 
 /// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &PoolJob, memory: Memory, turn: (u32, Role), outcome: &PoolOutcome) -> Vec<Run> {
@@ -29,7 +30,7 @@ fn setup(job: &PoolJob, memory: Memory, (side, rw, threads): (Side, Rw, u32)) ->
         side: Some(side),
         memory: Some(memory),
         direct: memory.is_direct(),
-        cache: if job.drop_caches { Cache::Cold } else { Cache::Keep },
+        cache: Cache::Keep,
         block: job.block,
         ..Setup::default()
     }
@@ -37,17 +38,16 @@ fn setup(job: &PoolJob, memory: Memory, (side, rw, threads): (Side, Rw, u32)) ->
 
 fn run(job: &PoolJob, setup: Setup, (round, role): (u32, Role), outcome: &PoolOutcome) -> Run {
     let is_producer = setup.side == Some(Side::Producer);
-    let threads = if is_producer { &outcome.producers } else { &outcome.consumers };
-    let ledger = &Ledger::of_all(threads, outcome.shared.timeline.measured);
+    let ledger = if is_producer { &outcome.producers } else { &outcome.consumers };
     let (ops, mut counted) = (ledger.latency.count(), ledger.counted);
     // Workers count their operations on their own threads.
     counted.routes.workers = ops.saturating_sub(counted.routes.total());
     // A write carries many messages, and syncs are operations too: the library does not count blocks then.
     let each_is_one = !(job.messages || job.sync && is_producer);
-    let time = measured_time(outcome, ledger);
-    let run = rated(Run::new(setup, round, role), ops, time, ledger.usage.as_ref());
+    let run =
+        rated(Run::new(setup, round, role), ops, measured_time(job, outcome, ledger), ledger.usage.as_ref());
     let mut run = Run {
-        pool: Some(of_pool(job, (is_producer, threads), outcome, ledger, run.duration_s)),
+        pool: Some(of_pool(outcome, ledger, run.duration_s)),
         latency_ns: ledger.latency.summary(),
         system_calls: each_is_one.then_some(counted.system_calls()),
         enters: Some(counted.enters),
@@ -62,41 +62,24 @@ fn run(job: &PoolJob, setup: Setup, (round, role): (u32, Role), outcome: &PoolOu
 
 /// Returns the time from the first measured batch to the last; at a rate at least to the end, because the last batch
 /// may be due long before.
-fn measured_time(outcome: &PoolOutcome, ledger: &Ledger) -> Duration {
-    let timeline = &outcome.shared.timeline;
-    let stopped = outcome.shared.stopped();
-    let end = if stopped { ledger.last } else { ledger.last.max(timeline.end) };
-    end.saturating_duration_since(timeline.measured).max(Duration::from_nanos(1))
+fn measured_time(job: &PoolJob, outcome: &PoolOutcome, ledger: &Ledger) -> Duration {
+    let start = outcome.measured.start;
+    let end = if outcome.measured.stopped { ledger.last } else { ledger.last.max(start + job.duration) };
+    end.saturating_duration_since(start).max(Duration::from_nanos(1))
 }
 
-fn actor(job: &PoolJob, outcome: &PoolOutcome, ledger: &Ledger) -> Actor {
-    let duration_s = measured_time(outcome, ledger).as_secs_f64();
-    let ops = ledger.latency.count();
-    let bw_bytes = ops as f64 * job.block as f64 / duration_s;
-    Actor { ops, duration_s, bw_bytes, latency_ns: ledger.latency.summary() }
-}
-
-fn of_pool(
-    job: &PoolJob,
-    (is_producer, threads): (bool, &[Ledger]),
-    outcome: &PoolOutcome,
-    ledger: &Ledger,
-    seconds: f64,
-) -> PoolRun {
-    let all = Ledger::of_all(outcome.ledgers(), outcome.shared.timeline.measured);
-    let sides: Duration = outcome.ledgers().filter_map(|ledger| Some(ledger.usage?.cpu())).sum();
+fn of_pool(outcome: &PoolOutcome, ledger: &Ledger, seconds: f64) -> PoolRun {
+    let sides = [&outcome.producers, &outcome.consumers].into_iter();
+    let sides: Duration = sides.filter_map(|ledger| Some(ledger.usage?.cpu())).sum();
+    let others = |usage: Usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds;
     PoolRun {
         late_ns: ledger.late.summary(),
-        backlog_ops: if is_producer { outcome.backlog } else { None },
+        backlog_ops: ledger.backlog,
         written_blocks: outcome.shared.written(),
         checked_blocks: outcome.shared.checked(),
         room_waits: outcome.shared.store.waits(),
-        other_cpu_percent: outcome
-            .usage
-            .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
+        other_cpu_percent: outcome.measured.usage.map(others),
         metrics: outcome.pool.as_ref().map(figures),
-        actors: threads.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
-        both: (job.consumers > 0).then(|| actor(job, outcome, &all)),
     }
 }
 

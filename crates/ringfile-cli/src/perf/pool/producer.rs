@@ -13,6 +13,7 @@ use super::messages::Messages;
 use super::pace::Pace;
 use super::segments::{Log, Segment};
 use super::shared::{Shared, outcome_of};
+use crate::engine::window::Until;
 use crate::error::{Failure, library};
 
 /// A batch that was written.
@@ -25,8 +26,6 @@ pub struct Written {
     pub first: Label,
     /// When it was written.
     pub at: Instant,
-    /// Whether it is measured.
-    pub measured: bool,
 }
 
 /// One producer of a run.
@@ -34,85 +33,77 @@ pub struct Producer<S> {
     shared: Arc<Shared>,
     source: S,
     number: u32,
-    pace: Pace,
+    /// Batches so far.
+    batches: u64,
     log: Log,
     messages: Messages,
-    consumers: Vec<Sender<Written>>,
-    ledger: Ledger,
-}
-
-/// The result of a producer.
-pub struct Produced {
-    /// Its record.
-    pub ledger: Ledger,
-    /// Batches that were due but not begun when it gave up; `None` without a rate, or if it was stopped.
-    pub backlog: Option<u64>,
+    /// The inboxes of all consumers; `None` says that this producer is done with a phase.
+    consumers: Vec<Sender<Option<Written>>>,
 }
 
 impl<S: MemorySource> Producer<S> {
     /// Returns a producer that hands its batches to all consumers in turn.
-    pub fn new(shared: &Arc<Shared>, source: S, number: u32, consumers: Vec<Sender<Written>>) -> Producer<S> {
-        let job = &shared.job;
-        let pace = Pace::new(job, number, job.producers);
-        Producer {
-            shared: shared.clone(),
-            source,
-            number,
-            pace,
-            log: Log::new(shared.store.clone()),
-            messages: Messages::default(),
-            consumers,
-            ledger: Ledger::new(shared.timeline.measured),
-        }
+    pub fn new(
+        shared: &Arc<Shared>,
+        source: S,
+        number: u32,
+        consumers: Vec<Sender<Option<Written>>>,
+    ) -> Producer<S> {
+        let (log, messages) = (Log::new(shared.store.clone()), Messages::default());
+        Producer { shared: shared.clone(), source, number, batches: 0, log, messages, consumers }
     }
 
-    /// Writes batches until the run is over.
-    pub async fn run(mut self) -> Result<Produced, Failure> {
-        while let Some(due) = self.pace.wait_for_next(&self.shared) {
+    /// Writes batches until the phase is over, and waits until everything is in the files.
+    pub async fn phase(&mut self, until: &Until, ledger: &mut Ledger) -> Result<(), Failure> {
+        let done = self.write_all(until, ledger).await;
+        // A consumer that is gone has failed, and has stopped the run.
+        self.consumers.iter().for_each(|consumer| drop(consumer.send(None)));
+        done.and(self.finish().await)
+    }
+
+    async fn write_all(&mut self, until: &Until, ledger: &mut Ledger) -> Result<(), Failure> {
+        let pace = Pace::of(&self.shared.job, self.number, ledger.begin, until);
+        let first = self.batches;
+        while let Some(due) = pace.wait_for(self.batches - first) {
             // Each producer starts with another consumer, so that they do not all use the same.
-            let turn = self.pace.batches() + u64::from(self.number);
-            let Some(written) = self.write(due).await? else { break };
+            let turn = self.batches + u64::from(self.number);
+            let Some(written) = self.write(due, &|| until.stopped(), ledger).await? else { break };
             if !self.consumers.is_empty() {
                 let consumer = &self.consumers[(turn % self.consumers.len() as u64) as usize];
-                // A consumer that is gone has failed, and has stopped the run.
-                let _ = consumer.send(written);
+                drop(consumer.send(Some(written)));
             }
         }
-        self.finish().await?;
-        self.ledger.close();
-        let backlog = self.pace.backlog(&self.shared);
-        Ok(Produced { ledger: self.ledger, backlog })
+        ledger.backlog = pace.backlog(self.batches - first).map(|left| left * u64::from(self.shared.job.batch));
+        Ok(())
     }
 
     /// Waits until everything is in the files.
     pub async fn finish(&mut self) -> Result<(), Failure> {
+        // Its appender has ended.
+        self.log.leave_segment();
         self.messages.finish().await
     }
 
     /// Writes the next batch; `None` if the run was stopped before there was room for it.
-    pub async fn write(&mut self, due: Instant) -> Result<Option<Written>, Failure> {
+    pub async fn write(
+        &mut self,
+        due: Instant,
+        stopped: &dyn Fn() -> bool,
+        ledger: &mut Ledger,
+    ) -> Result<Option<Written>, Failure> {
         let shared = self.shared.clone();
         let job = &shared.job;
         let began = Instant::now();
-        // Not by its due time: if the rate is far from reached, all batches would belong to the warm-up.
-        let measured = began >= shared.timeline.measured;
-        let placed = self.log.place(job.batch_bytes(), &|| shared.stopped()).await?;
+        let placed = self.log.place(job.batch_bytes(), stopped).await?;
         let Some((segment, offset)) = placed else { return Ok(None) };
-        let number = self.pace.batches() * u64::from(job.batch);
+        let number = self.batches * u64::from(job.batch);
         let first = Label { producer: self.number, number, offset };
-        let before = measured.then(|| self.ledger.begin());
-        let result = self.write_batch(&segment, first).await;
+        let log = self.write_batch(&segment, first).await?;
         let done = Instant::now();
-        if let Some(before) = before {
-            self.ledger.count(before);
-        }
-        let log = result?;
-        self.pace.count(measured);
+        self.batches += 1;
         shared.count_written(u64::from(job.batch));
-        if measured {
-            self.ledger.record(due, began, done, u64::from(job.batch));
-        }
-        Ok(Some(Written { segment, log, first, at: done, measured }))
+        ledger.record(due, began, done, u64::from(job.batch));
+        Ok(Some(Written { segment, log, first, at: done }))
     }
 
     async fn write_batch(&mut self, segment: &Arc<Segment>, first: Label) -> Result<Weak<Appender>, Failure> {
@@ -124,7 +115,7 @@ impl<S: MemorySource> Producer<S> {
         for label in job.labels(first) {
             let mut block = self.source.take(job.block as usize).await?;
             self.shared.content.fill(&mut block, label);
-            let (file, block) = (segment.file().clone(), S::to_write(block));
+            let file = segment.file().clone();
             writes.push(ringfile::spawn(async move { file.write_at(block, label.offset).await }));
         }
         let mut failed = None;

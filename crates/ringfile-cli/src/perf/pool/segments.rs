@@ -166,6 +166,11 @@ impl Log {
         Log { store, current: None, used: 0 }
     }
 
+    /// Begins another segment with the next bytes.
+    pub fn leave_segment(&mut self) {
+        self.current = None;
+    }
+
     /// Returns the segment and offset for the next bytes, in a new segment if the current one is full. `None` if
     /// `stopped` returns true before there is room.
     pub async fn place(

@@ -1,22 +1,17 @@
 //! A run's job, and what its threads share.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ringfile::BufResult;
 use ringfile::runtime::JoinError;
 
 use super::content::{Content, Label};
-use super::schedule::Timeline;
 use super::segments::Store;
 use crate::engine::raise;
-use crate::error::Failure;
 use crate::model::Memory;
-
-/// The time for all threads to start before the first batch is due.
-const LEAD: Duration = Duration::from_millis(20);
 
 /// What a run does.
 #[derive(Debug, Clone)]
@@ -41,8 +36,6 @@ pub struct PoolJob {
     pub consumers: u32,
     /// Bytes a second of each side: of all producers together, and of all consumers together.
     pub rate: Option<u64>,
-    /// Whether the page cache is dropped before each run.
-    pub drop_caches: bool,
     /// The warm-up before.
     pub warmup: Duration,
     /// The measured time.
@@ -71,14 +64,10 @@ impl PoolJob {
 pub struct Shared {
     /// The job.
     pub job: PoolJob,
-    /// The times of the run.
-    pub timeline: Timeline,
     /// The source of segments.
     pub store: Arc<Store>,
     /// The content of blocks.
     pub content: Content,
-    stop: AtomicBool,
-    failure: Mutex<Option<Failure>>,
     written: AtomicU64,
     checked: AtomicU64,
 }
@@ -86,26 +75,13 @@ pub struct Shared {
 impl Shared {
     /// Returns what threads share that use segments of a folder.
     pub fn new(job: &PoolJob, memory: Memory) -> Arc<Shared> {
-        Shared::with(job, Store::new(&job.folder, memory, job.segment, job.size))
-    }
-
-    /// Returns what threads share that use these segments.
-    pub fn with(job: &PoolJob, store: Arc<Store>) -> Arc<Shared> {
         Arc::new(Shared {
-            timeline: Timeline::new(Instant::now() + LEAD, job.warmup, job.duration),
-            store,
+            store: Store::new(&job.folder, memory, job.segment, job.size),
             content: Content::new(job.block as usize),
             job: job.clone(),
-            stop: AtomicBool::new(false),
-            failure: Mutex::new(None),
             written: AtomicU64::new(0),
             checked: AtomicU64::new(0),
         })
-    }
-
-    /// Returns whether all threads are to end as soon as possible.
-    pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
     }
 
     /// Counts written blocks.
@@ -126,22 +102,6 @@ impl Shared {
     /// Returns how many blocks were read and were right.
     pub fn checked(&self) -> u64 {
         self.checked.load(Ordering::Relaxed)
-    }
-
-    /// Ends all threads as soon as possible.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes the first failure.
-    pub fn take_failure(&self) -> Option<Failure> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Keeps the first failure, and ends all threads.
-    pub fn fail(&self, failure: Failure) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
-        self.stop();
     }
 }
 
