@@ -29,6 +29,16 @@ impl Failure {
             Failure::Interrupted => 130,
         }
     }
+
+    /// Returns the failure with another path in its text.
+    pub fn naming(self, path: &Path, instead: &Path) -> Failure {
+        let named = |text: String| text.replace(&*path.to_string_lossy(), &instead.to_string_lossy());
+        match self {
+            Failure::Usage(what) => Failure::Usage(named(what)),
+            Failure::Io(what) => Failure::Io(named(what)),
+            Failure::Interrupted => Failure::Interrupted,
+        }
+    }
 }
 
 impl fmt::Display for Failure {

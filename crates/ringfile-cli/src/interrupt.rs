@@ -1,19 +1,15 @@
 //! Handles Ctrl-C, SIGTERM and SIGHUP: the first signal asks the run to end, a later one ends the process at once.
-//!
-//! A file that this process created is removed either way: after the first signal by its owner, after the second here.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::error::{Failure, errno_text, one_line};
+use crate::error::{Failure, errno_text};
 use crate::machine::field;
-use crate::testfile::identity::Identity;
 
 /// Signals that arrive within this time of the first one belong to the same request: timeout(1), for example, sends
 /// each signal twice, to the process and to its group.
@@ -21,13 +17,7 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// Tells whether the user asked the run to end; cheap to clone and to query.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<InterruptState>);
-
-#[derive(Debug, Default)]
-struct InterruptState {
-    asked: AtomicBool,
-    own_file: Mutex<Option<(PathBuf, Identity)>>,
-}
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Installs the signal handlers of this process.
@@ -49,9 +39,8 @@ impl Interrupt {
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             let mut first = None;
             for _ in signals.forever() {
-                own.0.asked.store(true, Ordering::Relaxed);
+                own.0.store(true, Ordering::Relaxed);
                 if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {
-                    own.remove_own_file();
                     std::process::exit(130);
                 }
             }
@@ -61,22 +50,7 @@ impl Interrupt {
 
     /// Returns whether the user asked the run to end.
     pub fn asked(&self) -> bool {
-        self.0.asked.load(Ordering::Relaxed)
-    }
-
-    /// Names the file to remove if a second signal ends the process.
-    pub fn own_file(&self, path: &Path, identity: Identity) {
-        *self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((path.to_path_buf(), identity));
-    }
-
-    /// Removes the file that was named last, at most once, and warns if another file has its path.
-    pub fn remove_own_file(&self) {
-        let own = self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(warning) = own.and_then(|(path, identity)| identity.remove(&path)) {
-            // A closed standard error is no reason to fail.
-            let _ = writeln!(io::stderr(), "warning: {}", one_line(&warning));
-        }
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -27,13 +27,10 @@ pub struct Job {
     pub blocks: u64,
     /// Warm-up, which is not counted.
     pub warmup: Duration,
-    /// The longest measured time. A run with an amount, or with [`Access::Once`], ends earlier when its operations are
-    /// done.
+    /// The longest measured time. A run with [`Access::Once`] ends earlier when all blocks were visited.
     pub duration: Duration,
     /// Which blocks operations visit.
     pub access: Access,
-    /// Operations of all threads together; `None` without a limit.
-    pub amount: Option<u64>,
     /// Seed of the random offsets; it differs between the processes of one run.
     pub seed: u64,
     /// Checks contents. Worker processes never do.
@@ -51,9 +48,7 @@ impl Job {
     pub fn shares(&self) -> Vec<Share> {
         let of_thread = |thread| {
             let blocks = self.part(thread);
-            let once = (self.access == Access::Once).then_some(blocks.end - blocks.start);
-            let amount = self.amount.map(|amount| part_of(amount, self.setup.numjobs, thread));
-            let limit = amount.map(|part| part.end - part.start).or(once);
+            let limit = (self.access == Access::Once).then_some(blocks.end - blocks.start);
             Share::new(blocks, self.random(thread as u64).u64(..), limit)
         };
         (0..self.setup.numjobs).map(of_thread).collect()

@@ -8,11 +8,13 @@ pub mod ring;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
@@ -178,19 +180,16 @@ pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
-/// Writes out the page cache of the whole machine, and drops it.
-pub fn drop_all_caches() -> io::Result<()> {
-    rustix::fs::sync();
-    std::fs::write(DROP_CACHES, "1")
-}
-
-/// The file that drops the page cache when 1 is written to it.
-pub const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
-
 /// Tells the kernel whether reads will be random, as fio does; the kernel then decides about read-ahead.
 pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
     let advice = if random { Advice::Random } else { Advice::Sequential };
     Ok(fadvise(file, 0, None, advice)?)
+}
+
+/// Returns a path that leads to an open file, whatever becomes of its name, in this process and in its children.
+pub fn path_of(file: &File) -> io::Result<PathBuf> {
+    fcntl_setfd(file, FdFlags::empty())?;
+    Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
 }
 
 /// Reads the lines that a child prints, on a thread that ends with the child or with the receiver.

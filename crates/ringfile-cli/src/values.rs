@@ -100,20 +100,6 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The amount that a run reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoSize {
-    /// The size of the used part of the file.
-    All,
-    /// This many bytes.
-    Bytes(u64),
-}
-
-/// Parses an amount: a size, or `all`.
-pub fn io_size(text: &str) -> Result<IoSize, String> {
-    if text == "all" { Ok(IoSize::All) } else { size(text).map(IoSize::Bytes) }
-}
-
 /// The highest accepted rate: a higher one, faster than memory, is a typing error. Times computed at this rate still
 /// fit 128 bits.
 const FASTEST: u64 = 1 << 40;

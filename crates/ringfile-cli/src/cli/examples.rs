@@ -44,9 +44,6 @@ Examples:
   Batches of 64 random reads from a disk, compared with fio at the same depth:
     ringfile perf batch --file /data/test.bin --direct --rounds 5
 
-  Each block of 1 GiB once, with nothing in the page cache:
-    ringfile perf batch --file /data/test.bin --io-size all --rounds 5
-
   One large batch at a time compared with 16, all on one core:
     taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
 

@@ -23,7 +23,7 @@ use crate::model::{Buffers, Cache, Engine, Open, Route, Rw};
 use crate::values::{self, List};
 pub use buffers::BuffersArgs;
 pub use pool::PoolArgs;
-pub use shared::{OutputArgs, RunArgs, TestFileArgs, TimingArgs, WorkArgs};
+pub use shared::{OutputArgs, RunArgs, TestFileArgs, TimingArgs};
 
 /// Measure what each disk I/O choice is worth on this machine, with Linux io_uring.
 #[derive(Debug, Parser)]

@@ -5,29 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::model::Access;
-use crate::values::{self, IoSize};
-
-/// Which blocks operations visit, and how many operations there are.
-#[derive(Clone, Copy, Debug, Default, Args)]
-#[command(next_help_heading = "Work")]
-pub struct WorkArgs {
-    /// Blocks that random operations visit: once (each block once in random order, divided among the threads; the run
-    /// ends after the last block; fio: random map), any (each operation picks a random block; fio: norandommap)
-    /// [default: once with --cache cold or --io-size all, else any]
-    #[arg(long, value_name = "WHICH")]
-    pub access: Option<Access>,
-    /// End each run after all threads together have moved this many bytes, instead of after --duration: a size, or all
-    /// (as much as --size)
-    #[arg(long, value_name = "SIZE", value_parser = values::io_size, conflicts_with = "duration")]
-    pub io_size: Option<IoSize>,
-}
+use crate::values;
 
 /// The options that all commands on one file share, but `perf buffers`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    #[command(flatten)]
-    pub work: WorkArgs,
     #[command(flatten)]
     pub test_file: TestFileArgs,
     #[command(flatten)]
@@ -41,8 +23,7 @@ pub struct RunArgs {
 #[command(next_help_heading = "File")]
 pub struct TestFileArgs {
     /// File, block device or NVMe namespace (/dev/ng0n1) [default: ringfile-perf-PID.bin in /dev/shm, with --cache cold
-    /// in $TMPDIR or /var/tmp]; a file that does not exist is created, and removed at the end. Files that a killed run
-    /// left behind are listed at the next start
+    /// in $TMPDIR or /var/tmp]; a file that does not exist is made for the run, and has no name
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// How much of the file to use [default: 1g, or less if there is no room for it]

@@ -6,14 +6,11 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
-use crate::testfile::identity::Identity;
 
 /// What an engine needs in addition to the job.
 pub struct Bench<'a> {
-    /// The file's path.
+    /// The path that leads to the file.
     pub path: &'a Path,
-    /// What distinguishes it from another file at this path.
-    pub identity: Identity,
     /// Whether it is the character device of an NVMe namespace.
     pub namespace: bool,
     /// Ctrl-C.

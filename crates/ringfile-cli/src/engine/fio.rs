@@ -25,9 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Latency;
 use crate::model::{Access, Buffers, Engine};
-use crate::share::part_of;
 use crate::sys;
-use crate::testfile::identity::Identity;
 use crate::values;
 
 /// How often a running fio is checked.
@@ -44,8 +42,6 @@ pub fn run(
     bench: &Bench<'_>,
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Failure> {
-    // fio opens the file a moment later.
-    bench.identity.check(Identity::at(bench.path)?, bench.path)?;
     let mut arguments = common_arguments(bench.path);
     let job_arguments = if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };
     arguments.extend(job_arguments.into_iter().map(OsString::from));
@@ -128,13 +124,10 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
     if let Some(core) = sys::allowed_cores().first().filter(|_| job.setup.processes.is_some()) {
         arguments.push(format!("--cpus_allowed={core}"));
     }
-    match (job.amount, job.access) {
-        (Some(_), _) => {}
-        (None, Access::Once) => arguments.push(format!("--runtime={}ms", job.duration.as_millis())),
-        // Without `time_based` fio stops when it has done as much as the file has.
-        (None, Access::Any) => {
-            arguments.extend(["--time_based".into(), format!("--runtime={}ms", job.duration.as_millis())]);
-        }
+    arguments.push(format!("--runtime={}ms", job.duration.as_millis()));
+    // Without `time_based` fio stops when it has done as much as the file has.
+    if job.access == Access::Any {
+        arguments.push("--time_based".into());
     }
     if job.setup.rw.random() && job.access == Access::Any {
         arguments.push("--norandommap".into());
@@ -168,21 +161,20 @@ fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
     arguments.map(commands).chain(["--cmd_type=nvme".into()]).collect()
 }
 
-/// Returns the job's threads and their work. All threads of a section do the same amount, so there is a second section
-/// if the blocks or operations do not divide evenly. fio reports all sections together.
+/// Returns the job's threads and their parts of the file. All threads of a section have as much, so there is a second
+/// section if the blocks do not divide evenly. fio reports all sections together.
 fn sections(job: &Job) -> Vec<String> {
     // Each thread has its own part, as with the other engines.
     let parts = !job.setup.rw.random() || job.access == Access::Once;
     let length = |thread| {
-        let length = |part: std::ops::Range<u64>| (part.end - part.start) * job.setup.block;
-        let size = if parts { length(job.part(thread)) } else { job.blocks * job.setup.block };
-        (size, job.amount.map(|amount| length(part_of(amount, job.setup.numjobs, thread))))
+        let part = if parts { job.part(thread) } else { 0..job.blocks };
+        (part.end - part.start) * job.setup.block
     };
     let mut arguments = Vec::new();
     let mut thread = 0;
     while thread < job.setup.numjobs {
-        let (size, io_size) = length(thread);
-        let same = (thread..job.setup.numjobs).take_while(|&other| length(other) == (size, io_size)).count();
+        let size = length(thread);
+        let same = (thread..job.setup.numjobs).take_while(|&other| length(other) == size).count();
         arguments.extend([
             format!("--name=ringfile-{thread}"),
             format!("--numjobs={same}"),
@@ -192,7 +184,6 @@ fn sections(job: &Job) -> Vec<String> {
             let offset = job.part(thread).start * job.setup.block;
             arguments.extend([format!("--offset={offset}"), format!("--offset_increment={size}")]);
         }
-        arguments.extend(io_size.map(|io_size| format!("--io_size={io_size}")));
         thread += same;
     }
     arguments

@@ -159,7 +159,6 @@ impl Outcome {
             fixed_ops: self.counted.map(|counted| counted.fixed_ops),
             route_ops: self.counted.map(|counted| counted.routes),
             access: Some(job.access),
-            io_size_bytes: job.amount.map(|amount| amount * setup.block),
             ..run
         }
     }

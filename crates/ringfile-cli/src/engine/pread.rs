@@ -13,7 +13,6 @@ use crate::job::{Job, Task};
 use crate::latency::Recorder;
 use crate::memory::zeroed;
 use crate::sys;
-use crate::testfile::identity::Identity;
 
 /// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
@@ -39,7 +38,6 @@ pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
-    bench.identity.check(Identity::of(&file, path)?, path)?;
     sys::advise_order(&file, job.setup.rw.random())
         .map_err(|error| io_on("can't set read-ahead of", path, &error))?;
     Ok(file)

@@ -22,7 +22,6 @@ use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::model::{Buffers, RingFlags, Route, Setup};
 use crate::sys;
-use crate::testfile::identity::Identity;
 use crate::values;
 
 /// Carries out a job; returns the outcome and all latencies.
@@ -96,15 +95,14 @@ fn not_built(error: &ringfile::Error) -> Failure {
     }
 }
 
-/// Opens the file of this identity as a setup requires.
-pub fn open(setup: &Setup, path: &Path, identity: Identity) -> Result<File, Failure> {
+/// Opens the file as a setup requires.
+pub fn open(setup: &Setup, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(setup.rw.writes()).direct(setup.direct).adaptive(setup.adaptive);
     options.route(setup.route.unwrap_or(Route::Auto).into());
     // A namespace that is written to was requested with --overwrite.
     options.allow_raw_nvme_writes(true);
     let file = options.open_blocking(path).map_err(|error| library(&error))?;
-    identity.check(Identity::of(&file, path)?, path)?;
     if setup.adaptive && !file.is_adaptive() {
         let path = path.display();
         return Err(Failure::Io(format!("{path} can't be read adaptively: see ringfile doctor")));
@@ -114,7 +112,7 @@ pub fn open(setup: &Setup, path: &Path, identity: Identity) -> Result<File, Fail
 
 /// Opens the file, and advises the kernel whether reads are sequential.
 pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
-    let file = open(&job.setup, bench.path, bench.identity)?;
+    let file = open(&job.setup, bench.path)?;
     sys::advise_order(&file, job.setup.rw.random())
         .map_err(|error| crate::error::io_on("can't set read-ahead of", bench.path, &error))?;
     Ok(file)

@@ -69,10 +69,6 @@ pub fn header(results: &Results) -> Markup {
     .to_string();
     io += if params.verify { ", contents checked" } else { "" };
     let rounds = results.rounds();
-    let length = match params.io_size_bytes {
-        Some(bytes) => Bytes(bytes).to_string(),
-        None => format!("{} s", params.duration_s),
-    };
     let created = if params.file_created { ", created for this run and removed" } else { "" };
     let mut facts = machine(&results.machine);
     facts.extend([
@@ -80,7 +76,7 @@ pub fn header(results: &Results) -> Markup {
         ("file system", one_line(&results.machine.filesystem)),
         ("size used", format!("{} in blocks of {}", Bytes(params.size_bytes), sizes.join(", "))),
         ("I/O", io),
-        ("timing", format!("{} a run after {} s of warm-up, {rounds}", length, params.warmup_s)),
+        ("timing", format!("{} s a run after {} s of warm-up, {rounds}", params.duration_s, params.warmup_s)),
     ]);
     let rate = params.rate_limit_bytes.map(|bytes| format!("{} a second for each side", Bytes(bytes)));
     facts.extend(rate.map(|rate| ("rate asked", rate)));

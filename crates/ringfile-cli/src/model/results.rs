@@ -161,10 +161,8 @@ pub struct Params {
     pub rate_limit_bytes: Option<u64>,
     /// Requested parts of vectored buffers.
     pub parts: Option<usize>,
-    /// Length of each run; 0 if `io_size_bytes` limits it instead.
+    /// Length of each run.
     pub duration_s: f64,
-    /// Bytes that all threads of a run move together (`--io-size`).
-    pub io_size_bytes: Option<u64>,
     /// Warm-up before each run.
     pub warmup_s: f64,
     /// Threads.

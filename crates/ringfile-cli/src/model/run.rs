@@ -71,8 +71,6 @@ pub struct Run {
     pub route_ops: Option<RouteOps>,
     /// Which blocks random operations visited.
     pub access: Option<Access>,
-    /// Bytes that all threads of the run together move (`--io-size`).
-    pub io_size_bytes: Option<u64>,
     /// Fraction of the file in the page cache before the run.
     pub cached_before: Option<f64>,
     /// Fraction of the file in the page cache after the run.
@@ -102,7 +100,7 @@ impl Run {
 
     /// Returns whether its amount of work is fixed, rather than its length.
     pub fn is_of_fixed_work(&self) -> bool {
-        self.io_size_bytes.is_some() || self.access == Some(Access::Once)
+        self.access == Some(Access::Once)
     }
 
     /// Returns the number of operations on the ring that were not fixed although registered memory was requested.

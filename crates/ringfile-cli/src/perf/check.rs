@@ -6,7 +6,7 @@ use crate::error::{Failure, refuse, usage};
 use crate::machine;
 use crate::model::{Access, Cache, Engine, Open, Route};
 use crate::testfile::{DefaultPlace, Intent, TestFile};
-use crate::values::{Bytes, IoSize};
+use crate::values::Bytes;
 use crate::verify;
 
 /// The smallest unit of any direct I/O.
@@ -44,9 +44,6 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
             fio::MOST_IN_FLIGHT
         ));
     }
-    if request.verify && request.work.access == Some(Access::Once) {
-        return usage("--verify lets each task visit its own blocks again: leave out --access once");
-    }
     let writes = request.verify || grid.rw.iter().any(|rw| rw.writes());
     Ok(Intent {
         block,
@@ -81,7 +78,6 @@ pub fn check_memory(bytes: u64, when: &str, advice: &str) -> Result<(), Failure>
 
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
-    check_amount(request, test_file)?;
     let grid = &request.grid;
     if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
         let why =
@@ -102,33 +98,4 @@ pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     let (blocks, block) = (test_file.blocks, Bytes(test_file.block));
     let has = format!("has {blocks} blocks of {block}, but this run needs {needed}");
     refuse(&test_file.path, format!("{has}: raise --size, or lower --numjobs or --iodepth"))
-}
-
-/// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access
-/// once`.
-fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
-    let (Some(io_size), Some(amount)) = (request.work.io_size, request.amount(test_file)) else {
-        return Ok(());
-    };
-    let numjobs = request.grid.most().0;
-    let once = request.grid.cache.iter().any(|&cache| request.access(cache) == Access::Once);
-    let asked = Bytes(match io_size {
-        IoSize::All => test_file.size(),
-        IoSize::Bytes(bytes) => bytes,
-    });
-    if matches!(io_size, IoSize::Bytes(bytes) if !bytes.is_multiple_of(test_file.block)) {
-        let block = Bytes(test_file.block);
-        return usage(format!("--io-size {asked} is no whole number of blocks of {block}"));
-    }
-    if amount < numjobs {
-        return usage(format!("--io-size {asked} is not a block for each of {numjobs} threads: raise it"));
-    }
-    if once && amount > test_file.blocks {
-        return usage(format!(
-            "--io-size {asked} is more than the {} of the file, and each block is visited once: raise --size, or add --access \
-             any",
-            Bytes(test_file.size())
-        ));
-    }
-    Ok(())
 }

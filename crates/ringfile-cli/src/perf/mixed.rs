@@ -24,7 +24,7 @@ use crate::model::{Buffers, Cache, Kind, Machine, MixedRun, Open, Params, Result
 use crate::progress::Progress;
 use crate::shuffle::Shuffle;
 use crate::sys;
-use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
+use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values;
 use fastrand::Rng;
 
@@ -40,7 +40,6 @@ const COMPARED: [Open; 3] = [Open::Adaptive, Open::Buffered, Open::Direct];
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
     check(args)?;
-    leftover::tell(args.run.output.quiet);
     let outputs = Outputs::check(&args.run.output, args.run.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let intent = Intent {
@@ -100,8 +99,6 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
         ("--open", args.open.is_some()),
         ("--against", args.against.is_some()),
         ("--verify", args.verify),
-        ("--access", args.run.work.access.is_some()),
-        ("--io-size", args.run.work.io_size.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
         return usage(format!("--cache mixed is one fixed mix of reads: leave out {option}"));
@@ -147,7 +144,7 @@ fn results(
     results.interrupted = interrupted;
     results.notes = vec![
         format!("{}; {memory}", notes::file(test_file, &grid(args), false)),
-        notes::timing(Timing::of(&args.run.timing), None, &results),
+        notes::timing(Timing::of(&args.run.timing), &results),
         notes::machine(),
         "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, misses and \
          admitted: blocks, as the library counts them"
@@ -174,7 +171,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
     let (depth, block) = (setup.iodepth, setup.block);
     let capacity = (depth as u64 * block.next_multiple_of(4096) * 2 + 4 * SCAN + (2 << 20)) as usize;
     let shared = Rc::new(MixedTasks {
-        file: open(&setup, &test_file.path, test_file.identity)?,
+        file: open(&setup, &test_file.reopened)?,
         pool: Pool::new(capacity),
         block,
         blocks: test_file.size() / block,

@@ -9,18 +9,18 @@ use crate::numbers::counted;
 use crate::report::cold;
 use crate::report::routes;
 use crate::testfile::TestFile;
-use crate::values::{self, Bytes, IoSize};
+use crate::values::{self, Bytes};
 
 /// Returns the notes, one line each.
 pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, results: &Results) -> Vec<String> {
     let runs = &results.runs[..];
     let mut notes = vec![
         file(test_file, &request.grid, request.verify),
-        timing(request.timing, request.work.io_size, results),
+        timing(request.timing, results),
         machine(),
     ];
     if request.grid.processes.is_empty() {
-        notes.extend(access(request, runs));
+        notes.extend(access(runs));
         notes.extend(test_file.notes.iter().cloned());
         notes.extend(cache(test_file, runs));
         notes.extend(cold::note(runs));
@@ -79,18 +79,13 @@ pub fn file(test_file: &TestFile, grid: &Grid, verify: bool) -> String {
 }
 
 /// Returns how long each run took, and how many rounds there were.
-pub fn timing(timing: Timing, io_size: Option<IoSize>, results: &Results) -> String {
+pub fn timing(timing: Timing, results: &Results) -> String {
     let time = humantime::format_duration;
     let is_cold = results.params.cache.iter().all(|&cache| cache == Cache::Cold);
     let warmup = if is_cold { String::new() } else { format!(" after {} of warm-up", time(timing.warmup)) };
-    let length = match io_size {
-        Some(IoSize::Bytes(bytes)) => Bytes(bytes).to_string(),
-        Some(IoSize::All) => "all of the file".into(),
-        None => time(timing.duration).to_string(),
-    };
     let are_medians = results.params.rounds > 1 && !results.interrupted;
     let medians = if are_medians { "medians of " } else { "" };
-    format!("{length} a run{warmup}, {medians}{}", results.rounds())
+    format!("{} a run{warmup}, {medians}{}", time(timing.duration), results.rounds())
 }
 
 /// Returns a note on the blocks that have no vectored rows.
@@ -125,25 +120,20 @@ fn rings(grid: &Grid) -> Option<String> {
 }
 
 /// Returns a note on the blocks that the runs visited.
-fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
-    let random = runs.iter().any(|run| run.setup.rw.random());
-    let took = |access| random && runs.iter().any(|run| run.access == Some(access));
+fn access(runs: &[Run]) -> Option<String> {
+    let took = |access| runs.iter().any(|run| run.setup.rw.random() && run.access == Some(access));
     let fio = runs.iter().any(|run| run.setup.engine.is_fio());
     let as_fio = |how: &str| if fio { format!(" (fio: {how})") } else { String::new() };
-    let ends = if args.work.io_size.is_some() { "" } else { " or when the time is over" };
     let once = took(Access::Once).then(|| {
         format!(
-            "access once: each thread visits every block of its part of the file once, in random order{}; a run ends after the last \
-             block{ends}",
+            "cold: each thread visits every block of its part of the file at most once, in random order{}",
             as_fio("random map")
         )
     });
-    let any = took(Access::Any)
-        .then(|| format!("access any: each operation picks a random block{}", as_fio("norandommap")));
-    match (once, any) {
-        (Some(once), Some(any)) => Some(format!("cold: {once}. Else {any}")),
-        (once, any) => once.or(any),
-    }
+    let any =
+        took(Access::Any).then(|| format!("each operation picks a random block{}", as_fio("norandommap")));
+    let notes: Vec<String> = once.into_iter().chain(any).collect();
+    (!notes.is_empty()).then(|| notes.join("; else "))
 }
 
 /// Returns a description of the machine in one line.

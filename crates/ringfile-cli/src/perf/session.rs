@@ -24,7 +24,7 @@ use crate::report::behind::cells_behind;
 use crate::report::cold;
 use crate::report::output::OutputFile;
 use crate::sys;
-use crate::testfile::{Intent, TestFile, leftover};
+use crate::testfile::{Intent, TestFile};
 use crate::values;
 use crate::verify::Verifier;
 
@@ -33,7 +33,6 @@ const CHECKPOINT: Duration = Duration::from_secs(20);
 
 /// Carries out a command without worker processes.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
-    leftover::tell(request.output.quiet);
     let intent = check::intent(&request)?;
     let output = request.output;
     let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
@@ -80,7 +79,7 @@ fn fill_time(test_file: &TestFile) -> Duration {
 impl<'a> Session<'a> {
     /// Returns a session without runs.
     pub fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
-        let length = request.length(&request.grid.steps(), &test_file);
+        let length = request.length(&request.grid.steps());
         let progress = Progress::new(length + fill_time(&test_file), request.output.quiet);
         Session {
             request,
@@ -98,7 +97,7 @@ impl<'a> Session<'a> {
 
     /// Returns how long all runs take together.
     pub fn whole(&self) -> Duration {
-        self.request.length(&self.request.grid.steps(), &self.test_file)
+        self.request.length(&self.request.grid.steps())
     }
 
     /// Fills the file if it has to be.
@@ -118,7 +117,7 @@ impl<'a> Session<'a> {
         checkpoint: Option<&OutputFile>,
     ) -> Result<(), Failure> {
         self.find_fio();
-        let timing = self.request.expected(&self.test_file);
+        let timing = self.request.timing;
         let mut saved = Instant::now();
         let steps = self.request.grid.steps();
         for (index, step) in steps.iter().enumerate() {
@@ -186,7 +185,7 @@ impl<'a> Session<'a> {
                 self.left_out.push(kind);
                 return Ok(());
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(self.test_file.naming(failure)),
         };
         let whole = outcome.failure.is_none() && !self.interrupt.asked();
         // An interrupted run of this process is kept as far as it got.
@@ -200,7 +199,7 @@ impl<'a> Session<'a> {
             run.refused = refused.filter(|_| run.not_fixed() > 0);
             self.runs.push(run);
         }
-        outcome.failure.map_or(Ok(()), Err)
+        outcome.failure.map_or(Ok(()), |failure| Err(self.test_file.naming(failure)))
     }
 
     /// Makes one run in this process or in worker processes. Also returns why memory was not registered, if that was
@@ -214,8 +213,7 @@ impl<'a> Session<'a> {
             return processes::run(orders.collect(), &self.interrupt, &mut tick);
         }
         let bench = Bench {
-            path: &self.test_file.path,
-            identity: self.test_file.identity,
+            path: &self.test_file.reopened,
             namespace: self.test_file.block_device.is_some(),
             interrupt: &self.interrupt,
             fio: self.fio.as_ref(),
@@ -226,10 +224,9 @@ impl<'a> Session<'a> {
 
     /// Returns the order for one worker process of a run.
     pub fn order(&self, job: &Job, number: usize, core: usize) -> WorkerOrder {
-        let (path, identity) = (self.test_file.path.clone(), self.test_file.identity);
         // Each process visits other offsets.
         let job = Job { seed: number as u64, ..job.clone() };
-        WorkerOrder { path, identity, job, core }
+        WorkerOrder { path: self.test_file.reopened.clone(), job, core }
     }
 
     /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file
@@ -253,15 +250,13 @@ impl<'a> Session<'a> {
     /// Returns a step as the job for an engine.
     pub fn job(&self, step: &Step) -> Job {
         let (request, setup) = (&self.request, step.setup);
-        let timed = request.work.io_size.is_none();
         Job {
             setup,
             parts: step.parts.unwrap_or(1),
             blocks: self.test_file.size() / setup.block,
             warmup: request.timing.warmup_of(&setup),
-            duration: if timed { request.timing.duration } else { values::LONGEST },
+            duration: request.timing.duration,
             access: request.access(setup.cache),
-            amount: request.amount(&self.test_file),
             seed: 0,
             verify: None,
         }
@@ -293,13 +288,11 @@ impl<'a> Session<'a> {
         let (timing, grid) = (request.timing, &request.grid);
         let took_part = |engine| self.runs.iter().any(|run| run.setup.engine == engine);
         let others = grid.engines.iter().copied().filter(|engine| !engine.is_ours());
-        let io_size_bytes = request.amount(test_file).map(|amount| amount * test_file.block);
         Params {
             file: absolute(&test_file.path).unwrap_or(test_file.path.clone()).to_string_lossy().into_owned(),
             file_created: test_file.created,
             size_bytes: test_file.size(),
-            duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },
-            io_size_bytes,
+            duration_s: timing.duration.as_secs_f64(),
             warmup_s: timing.warmup.as_secs_f64(),
             against: others.filter(|&engine| took_part(engine)).collect(),
             verify: request.verify,

@@ -14,17 +14,14 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Recorder;
 use crate::model::Engine;
-use crate::testfile::identity::Identity;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerOrder {
-    /// The file.
+    /// The path that leads to the file.
     pub path: PathBuf,
-    /// What distinguishes it from another file at this path.
-    pub identity: Identity,
     /// The measurement.
     pub job: Job,
     /// The core to run on.
@@ -64,7 +61,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 fn carry_out(order: &WorkerOrder, interrupt: &Interrupt) -> Result<Answer, Failure> {
-    let bench = Bench { path: &order.path, identity: order.identity, namespace: false, interrupt, fio: None };
+    let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
     let run =
         if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;

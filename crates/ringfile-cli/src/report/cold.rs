@@ -38,7 +38,7 @@ pub fn note(runs: &[Run]) -> Option<String> {
     let why = match (kept, warmest.access) {
         (true, _) => "the file system kept the file in the page cache; name a --file on a disk",
         (false, Some(Access::Any)) => {
-            "operations picked blocks again; use --access once, a larger --size or a shorter --duration"
+            "operations picked blocks again; use a larger --size or a shorter --duration"
         }
         (false, _) => "something else read the file, or several blocks share a page",
     };

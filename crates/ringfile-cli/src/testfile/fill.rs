@@ -6,9 +6,9 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::TestFile;
-use super::identity::Identity;
 use crate::error::{Failure, io_at, io_on};
 use crate::memory::zeroed;
+use crate::sys;
 use crate::verify::Verifier;
 use fastrand::Rng;
 
@@ -23,14 +23,14 @@ pub fn fill(
     tick: &mut dyn FnMut(u64),
 ) -> Result<(), Failure> {
     // A namespace is filled through its block device, which was checked to be unused.
-    let path = test_file.block_device.as_ref().unwrap_or(&test_file.path);
+    let path = &test_file.path;
     let mut options = OpenOptions::new();
     options.write(true);
     if direct {
         options.custom_flags(libc::O_DIRECT);
     }
-    let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
-    Identity::of(&test_file.buffered, path)?.check(Identity::of(&file, path)?, path)?;
+    let file = sys::path_of(&test_file.buffered).and_then(|reopened| options.open(reopened));
+    let file = file.map_err(|error| io_on("can't open", path, &error))?;
     let block = test_file.block;
     let chunk = (CHUNK / block).max(1) * block;
     let mut memory = zeroed(chunk as usize);

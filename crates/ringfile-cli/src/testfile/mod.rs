@@ -2,14 +2,12 @@
 //!
 //! Invariants: an existing file is written to only with `--overwrite`, and a file or device that the system uses never
 //! (mounted, behind a loop device, swap, part of a volume); both are checked before the first byte is read or written. A
-//! file created here is removed however the run ends, unless it is killed: then the next run names the file
-//! (`leftover.rs`). A file that replaces the test file during the run is neither written to nor removed (`identity.rs`).
+//! file created here loses its name at once, so that nothing is left of it however the run ends. Engines and other
+//! programs open the file by its descriptor, so that a file which takes its name during the run is left alone.
 
 pub mod cache;
 pub mod device;
 mod fill;
-pub mod identity;
-pub mod leftover;
 pub mod mounts;
 
 use std::fs::{File, OpenOptions};
@@ -22,15 +20,13 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::statvfs;
 
 use crate::cli::TestFileArgs;
-use crate::error::{Failure, cant, errno_text, io_on, refuse, usage};
+use crate::error::{Failure, cant, errno_text, io_on, library, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::report::output::{check_folder, folder_of};
+use crate::sys;
 use crate::values::Bytes;
 use crate::verify::Verifier;
-
-use identity::Identity;
-use leftover::Record;
 
 /// The folder of the default file: memory, so that only the software is measured.
 const DEFAULT_FOLDER: &str = "/dev/shm";
@@ -83,11 +79,11 @@ impl DefaultPlace {
 /// A file or device, ready to be measured.
 #[derive(Debug)]
 pub struct TestFile {
-    /// Its path.
+    /// Its path, for people: the file has no name if it was created here.
     pub path: PathBuf,
-    /// What distinguishes it from another file at this path.
-    pub identity: Identity,
-    /// Whether it was created here, and is removed at the end.
+    /// The path that leads to it, in this process and in its children.
+    pub reopened: PathBuf,
+    /// Whether it was created here.
     pub created: bool,
     /// Whether it has no contents yet.
     pub unfilled: bool,
@@ -107,8 +103,6 @@ pub struct TestFile {
     /// Whether the page cache was made warm and has not been dropped since: its pages are on the kernel's list of active
     /// pages.
     is_active: AtomicBool,
-    /// The record of a file created here, dropped after the file is removed.
-    _record: Option<Record>,
 }
 
 /// The arguments for creating or opening a test file.
@@ -169,7 +163,7 @@ impl Opening<'_> {
     fn create(&self, path: &Path, size: u64, notes: Vec<String>) -> Result<TestFile, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let buffered = file.map_err(|error| cant("create", path, &error, ANOTHER))?;
-        self.interrupt.own_file(path, Identity::of(&buffered, path)?);
+        std::fs::remove_file(path).map_err(|error| io_on("can't remove", path, &error))?;
         self.check(path, true, size, buffered, notes)
     }
 
@@ -209,7 +203,7 @@ impl Opening<'_> {
         }
         let mut test_file = self.check(path, false, args.size().min(length), buffered, notes)?;
         if namespace.is_some() {
-            test_file.identity = Identity::at(path)?;
+            test_file.reopened = path.into();
             test_file.filesystem = "NVMe namespace".into();
             test_file.block_device = namespace;
         }
@@ -239,17 +233,16 @@ impl Opening<'_> {
         buffered: File,
         mut notes: Vec<String>,
     ) -> Result<TestFile, Failure> {
-        let record = if created { Record::of(path, &buffered) } else { None };
-        let filesystem = filesystem(path, &buffered);
+        let filesystem = filesystem(if created { folder_of(path) } else { path }, &buffered);
         let block = self.intent.block;
         let used = size / block * block;
         if used != size && used > 0 {
             notes.push(format!("using {used} of {size} bytes: whole blocks of {block}"));
         }
-        // From here on, dropping it removes a created file.
+        let reopened = sys::path_of(&buffered).map_err(|error| io_on("can't keep open", path, &error))?;
         let test_file = TestFile {
             path: path.to_path_buf(),
-            identity: Identity::of(&buffered, path)?,
+            reopened,
             created,
             unfilled: created,
             blocks: size / block,
@@ -260,7 +253,6 @@ impl Opening<'_> {
             block_device: None,
             interrupt: self.interrupt.clone(),
             is_active: AtomicBool::new(false),
-            _record: record,
         };
         if size == 0 {
             let advice = match test_file.filesystem.as_str() {
@@ -304,9 +296,14 @@ impl TestFile {
 
     /// Returns the alignment in bytes of offsets, lengths and memory for direct I/O, or why the file has none.
     pub fn direct_alignment(&self) -> Result<u64, Failure> {
-        let opened = ringfile::OpenOptions::new().read(true).direct(true).open_blocking(&self.path);
-        let alignment = opened.map_err(|error| crate::error::library(&error))?.alignment();
+        let opened = ringfile::OpenOptions::new().read(true).direct(true).open_blocking(&self.reopened);
+        let alignment = opened.map_err(|error| self.naming(library(&error)))?.alignment();
         Ok(alignment.bytes.max(alignment.memory) as u64)
+    }
+
+    /// Returns a failure with the path of the file, where it has that of its descriptor.
+    pub fn naming(&self, failure: Failure) -> Failure {
+        failure.naming(&self.reopened, &self.path)
     }
 
     /// Returns the bytes that are used, from its start.
@@ -326,14 +323,6 @@ impl TestFile {
             fill::fill(self, intent.direct, verifier.as_deref(), tick)?;
         }
         Ok(verifier)
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        if self.created {
-            self.interrupt.remove_own_file();
-        }
     }
 }
 

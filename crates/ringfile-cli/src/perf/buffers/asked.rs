@@ -8,12 +8,11 @@ use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, TestFileArgs};
 use crate::engine::Fio;
 use crate::engine::hand_ring;
-use crate::error::{Failure, errno_text, refuse, usage};
+use crate::error::{Failure, errno_text, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, RingFlags, Route, Rw};
 use crate::numbers::counted;
 use crate::perf::has_ring;
-use crate::testfile::DefaultPlace;
 use crate::values::{self, List, listed};
 
 /// What to measure, and on which file.
@@ -100,13 +99,6 @@ impl Asked {
 
     fn check(&self) -> Result<(), Failure> {
         let grid = &self.grid;
-        let file = self.test_file.file.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
-        if file.to_str().is_none() {
-            return refuse(
-                &file,
-                "is no UTF-8 text, as results and orders to processes must be: name another --file",
-            );
-        }
         check_block(grid.largest_block(), self.test_file.size())?;
         let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == AskedOpen::Direct) {

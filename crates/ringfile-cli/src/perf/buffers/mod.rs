@@ -15,19 +15,18 @@ use super::plan::Grid;
 use super::request::Request;
 use super::session::Session;
 use crate::advice::{self, text};
-use crate::cli::{BuffersArgs, WorkArgs};
+use crate::cli::BuffersArgs;
 use crate::error::{Failure, refuse, usage};
 use crate::interrupt::Interrupt;
-use crate::model::{self, Cache, Kind, Open};
+use crate::model::{Cache, Kind, Open};
 use crate::report::output::{self, OutputFile};
-use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
+use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::Bytes;
 
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
     let output = args.output();
-    leftover::tell(args.output.quiet);
     let (outputs, config) = check_outputs(args)?;
     let Asked { test_file: wanted, mut grid, timing, access, limit } = Asked::of(args)?;
     let interrupt = Interrupt::catch_signals()?;
@@ -46,7 +45,6 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         kind: Kind::Buffers,
         test_file: wanted,
         timing,
-        work: WorkArgs { access: Some(model::Access::Any), io_size: None },
         output: &output,
         verify: false,
         grid,

@@ -28,7 +28,7 @@ use crate::error::{Failure, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::model::{Cache, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
-use crate::testfile::{self, DefaultPlace, leftover};
+use crate::testfile::{self, DefaultPlace};
 use crate::values::{self, Bytes};
 use shared::PoolJob;
 
@@ -45,7 +45,6 @@ const LARGEST_MESSAGE: u64 = 1 << 20;
 
 /// Carries out the command.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
-    leftover::tell(args.output.quiet);
     let folder = args.folder.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
     let job = job(args, &folder)?;
     check_folder(args, &job)?;

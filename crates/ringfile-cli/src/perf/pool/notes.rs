@@ -23,7 +23,7 @@ pub fn of(args: &PoolArgs, job: &PoolJob, results: &Results) -> Vec<String> {
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
     notes.extend(written(job));
-    notes.push(timing(Timing::of(&args.timing), None, results));
+    notes.push(timing(Timing::of(&args.timing), results));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
