@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Repeats Nowoczynski's study of fixed and plain buffers (2021) with `ringfile perf buffers`: block sizes, depths, one
-# and two processes, one large buffer, parts, CPU time, kernel functions, and the ring flags of its time. Prints
+# and two processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints
 # Markdown for docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
 #
 #   study.sh [FOLDER]    FOLDER is on the disk to measure (default: /var/tmp)
@@ -46,8 +46,6 @@ place() {
     measure "$@" --processes 1 --bs 4k,32k,128k --iodepth 1,16,128 --buffers normal,fixed
     printf '### Two processes\n\n'
     measure "$@" --processes 2 --bs 4k --iodepth 16,128 --buffers normal,fixed
-    printf '### Random places in one large registered buffer\n\n'
-    measure "$@" --processes 1 --bs 4k --iodepth 16,128 --buffers fixed,scattered
     printf '### 128 KiB in one piece and in 32\n\n'
     measure "$@" --processes 1 --bs 128k --iodepth 16,128
 }

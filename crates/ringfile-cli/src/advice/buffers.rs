@@ -20,9 +20,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     }
     let whole = contest(measured, Buffers::Fixed, Buffers::Normal);
     let parts = contest(measured, Buffers::VectoredFixed, Buffers::Vectored);
-    // A large buffer may be too much for RLIMIT_MEMLOCK where a pool is not.
-    let asked =
-        measured.runs(|run| run.setup.buffers.registered() && run.setup.buffers != Buffers::Scattered);
+    let asked = measured.runs(|run| run.setup.buffers.registered());
     if let Some(refused) = refused(&asked) {
         return (Some(advice(Buffers::Normal, refused, Sure::NotCompared)), Buffers::Normal);
     }

@@ -25,8 +25,7 @@ pub struct BuffersArgs {
     /// Operations in flight for each process [default: 1,4,16,64,128]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32_768>)]
     pub iodepth: Option<List<usize>>,
-    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed, scattered (random
-    /// places in one registered buffer of 256 MiB) [default: all but scattered]
+    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
     /// Parts of a vectored block, or fewer if the file's alignment requires; blocks that cannot be divided have no
@@ -69,7 +68,7 @@ pub struct BuffersArgs {
     /// difference is claimed [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<1000>)]
     pub rounds: Option<u32>,
-    /// Show where CPU time goes for each block size and kind of buffers but scattered: the ten most expensive functions
+    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions
     /// in the kernel and in user space, kernel functions without a sample with some kinds of buffers where chance does
     /// not explain that, and flame graphs in the --report (needs perf)
     #[arg(long)]

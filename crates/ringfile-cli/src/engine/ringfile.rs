@@ -14,7 +14,7 @@ use ringfile::runtime::{RuntimeBuilder, TaskRun};
 use ringfile::{Buffer, File, OpenOptions, Pool, Runtime};
 
 use super::bench::Bench;
-use super::memory::{self, OperationMemory, Scattered};
+use super::memory::{self, OperationMemory};
 use super::outcome::{Counted, Counts, Outcome, whole};
 use super::window::{self, Member, Until, Window, raise};
 use crate::error::{Failure, library, mismatch};
@@ -29,7 +29,6 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     match job.setup.buffers {
         Buffers::Normal | Buffers::Fixed => run_with::<Buffer>(job, bench, tick),
         Buffers::Vectored | Buffers::VectoredFixed => run_with::<Vec<Buffer>>(job, bench, tick),
-        Buffers::Scattered => run_with::<Scattered>(job, bench, tick),
     }
 }
 
@@ -121,15 +120,7 @@ pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
 /// Returns a pool with one buffer for each task, so that registering it fits under a small RLIMIT_MEMLOCK.
 pub fn pool(job: &Job) -> Result<Pool, Failure> {
     let tasks = job.setup.numjobs * job.setup.iodepth;
-    let capacity = match job.setup.buffers {
-        Buffers::Scattered => {
-            let places = Scattered::places(job) * job.setup.iodepth;
-            capacity_of(job.setup.numjobs as u64, places as u64 * job.setup.block)
-        }
-        Buffers::Normal | Buffers::Fixed | Buffers::Vectored | Buffers::VectoredFixed => {
-            capacity_of(tasks as u64, job.setup.block)
-        }
-    };
+    let capacity = capacity_of(tasks as u64, job.setup.block);
     let registered = job.setup.buffers.registered();
     let pool = Pool::builder().capacity(capacity).registered(registered).build();
     pool.map_err(|error| library(&error.into()))

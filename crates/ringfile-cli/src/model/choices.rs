@@ -49,12 +49,10 @@ pub enum Buffers {
     Vectored,
     /// Memory in several parts that is registered with the kernel once.
     VectoredFixed,
-    /// Random places in one large buffer that is registered with the kernel once (`perf buffers` on request).
-    Scattered,
 }
 
 impl Buffers {
-    /// All kinds that are measured unless others are requested.
+    /// All kinds.
     pub const ALL: [Buffers; 4] =
         [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
 
@@ -63,7 +61,7 @@ impl Buffers {
 
     /// Returns whether the memory is registered.
     pub fn registered(self) -> bool {
-        matches!(self, Buffers::Fixed | Buffers::VectoredFixed | Buffers::Scattered)
+        matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
     }
 
     /// Returns whether the memory is in several parts.
@@ -230,15 +228,8 @@ impl Engine {
     pub fn buffers(self) -> &'static [Buffers] {
         match self {
             Engine::FioPsync | Engine::Pread => &[Buffers::Normal],
-            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => &[
-                Buffers::Normal,
-                Buffers::Fixed,
-                Buffers::Vectored,
-                Buffers::VectoredFixed,
-                Buffers::Scattered,
-            ],
             Engine::Fio | Engine::FioBatch => &Buffers::WHOLE,
-            Engine::ByHand => &Buffers::ALL,
+            _ => &Buffers::ALL,
         }
     }
 

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use crate::cli::TimingArgs;
-use crate::engine::memory::Scattered;
 use crate::model::{
     Batching, Buffers, Cache, Engine, Open, Params, RingFlags, Role, Route, Rw, Setup, distinct,
 };
@@ -188,9 +187,7 @@ impl Grid {
     /// Returns the largest amount of memory in flight at once.
     pub fn memory(&self) -> u64 {
         let (threads, depth) = self.most();
-        let in_flight = self.largest_block().saturating_mul(threads.saturating_mul(depth));
-        let is_scattered = self.buffers().contains(&Buffers::Scattered);
-        if is_scattered { in_flight.max(Scattered::BYTES.saturating_mul(threads)) } else { in_flight }
+        self.largest_block().saturating_mul(threads.saturating_mul(depth))
     }
 
     /// Returns the kinds of buffers, each once.

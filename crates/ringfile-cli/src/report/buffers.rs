@@ -36,11 +36,10 @@ fn cell_keys(groups: &[Group<'_>]) -> Vec<Factor> {
 /// A comparison in a cell: its name, the subject, and the base.
 type BufferPair = (&'static str, Buffers, Buffers);
 
-const COMPARISONS: [BufferPair; 4] = [
+const COMPARISONS: [BufferPair; 3] = [
     ("fixed/normal", Buffers::Fixed, Buffers::Normal),
     ("vectored/normal", Buffers::Vectored, Buffers::Normal),
     ("v.-fixed/vectored", Buffers::VectoredFixed, Buffers::Vectored),
-    ("scattered/fixed", Buffers::Scattered, Buffers::Fixed),
 ];
 
 /// Returns what registering and vectored buffers change in each cell, as ratios paired within rounds. A star marks

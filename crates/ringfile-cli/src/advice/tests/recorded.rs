@@ -172,7 +172,7 @@ fn ring_cpu(job: Setup) -> f64 {
     let pages = (job.block >> 12) as f64;
     match job.buffers {
         Buffers::Normal => 4.0 + 0.4 * pages,
-        Buffers::Fixed | Buffers::Scattered => 3.7 + 0.35 * pages,
+        Buffers::Fixed => 3.7 + 0.35 * pages,
         Buffers::Vectored => 6.0 + 0.8 * pages,
         Buffers::VectoredFixed => 4.0 + 0.4 * pages,
     }
@@ -215,7 +215,7 @@ pub fn overlay(job: Setup) -> Truth {
 pub fn loop_device(job: Setup) -> Truth {
     let gain = match job.buffers {
         Buffers::Normal => 1.0,
-        Buffers::Fixed | Buffers::Scattered => 1.06,
+        Buffers::Fixed => 1.06,
         Buffers::Vectored => 0.7,
         Buffers::VectoredFixed => 0.95,
     };

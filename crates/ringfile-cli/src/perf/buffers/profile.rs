@@ -18,7 +18,7 @@ use super::super::processes;
 use super::super::session::Session;
 use crate::error::errno_text;
 use crate::job::Job;
-use crate::model::{Buffers, Engine, Hot, Profile, Role, Setup};
+use crate::model::{Engine, Hot, Profile, Role, Setup};
 use crate::sys;
 use crate::values::{self, Bytes, short_size};
 
@@ -130,7 +130,7 @@ fn profile(
     profiler.profile(step, outcome.ops)
 }
 
-/// Returns the runs to profile: each kind of buffers but scattered ones with each block size, at the largest depth, in
+/// Returns the runs to profile: each kind of buffers with each block size, at the largest depth, in
 /// one process.
 fn steps(grid: &Grid) -> Vec<Step> {
     let depth = grid.depths.iter().map(|depth| depth.iodepth).max();
@@ -140,8 +140,6 @@ fn steps(grid: &Grid) -> Vec<Step> {
             && setup.processes == grid.processes.first().copied()
             && (setup.ring_flags, setup.route) == (grid.ring_flags[0], Some(grid.ways[0].0))
             && setup.direct == grid.is_direct()
-            // perf records the setup too, and clearing a large buffer was a third of the samples.
-            && setup.buffers != Buffers::Scattered
     };
     let all = grid.steps();
     let first = all.iter().filter(|step| is_of(&step.setup) && (step.role, step.round) == (Role::Measure, 1));
