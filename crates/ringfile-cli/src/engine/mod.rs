@@ -8,6 +8,7 @@ pub mod fio;
 pub mod hand_loop;
 pub mod hand_ring;
 pub mod memory;
+pub mod mixed;
 mod outcome;
 mod pread;
 mod queue;
@@ -20,13 +21,14 @@ pub use window::raise;
 
 use crate::error::Failure;
 use crate::job::Job;
-use crate::model::Engine;
+use crate::model::{Cache, Engine};
 
 impl Bench<'_> {
     /// Carries out one job; `tick` is called now and then meanwhile. An error means that the job could not be
     /// carried out at all; operations that failed are in the outcome.
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
+            Engine::Ringfile if job.setup.cache == Cache::Mixed => mixed::run(job, self, tick),
             Engine::Ringfile if job.setup.batch.is_none() => {
                 ringfile::run(job, self, tick).map(|(outcome, _)| outcome)
             }

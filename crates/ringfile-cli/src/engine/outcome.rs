@@ -9,7 +9,7 @@ use super::window::MeasuredWindow;
 use crate::error::{Failure, short};
 use crate::job::{Job, Operation};
 use crate::latency::{Latency, Recorder};
-use crate::model::{Role, RouteOps, Run, Setup};
+use crate::model::{MixedRun, Role, RouteOps, Run, Setup};
 use crate::sys;
 use crate::whole::Whole;
 
@@ -32,6 +32,8 @@ pub struct Outcome {
     pub whole: Option<Whole>,
     /// What this library counted, or a ring by hand.
     pub counted: Option<Counted>,
+    /// Figures that only repeated reads during a scan have.
+    pub mixed: Option<MixedRun>,
     /// The first failure.
     pub failure: Option<Failure>,
 }
@@ -101,6 +103,7 @@ impl Counts {
             usage: measured.usage,
             whole: measured.whole,
             counted: Some(self.counted),
+            mixed: None,
             failure: measured.failure,
         };
         (outcome, self.recorder)
@@ -158,6 +161,7 @@ impl Outcome {
             enters: self.counted.map(|counted| counted.enters),
             fixed_ops: self.counted.map(|counted| counted.fixed_ops),
             route_ops: self.counted.map(|counted| counted.routes),
+            mixed: self.mixed.clone(),
             access: Some(job.access),
             ..run
         }

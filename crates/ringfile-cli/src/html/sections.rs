@@ -59,7 +59,7 @@ pub fn header(results: &Results) -> Markup {
     };
     let sizes: Vec<String> = sizes.iter().map(|&bytes| short_size(bytes)).collect();
     let ways = distinct(results.runs.iter().map(|run| run.setup.open()));
-    let is_of_several = matches!(results.kind, Some(Kind::File) | None) && ways.len() > 1;
+    let is_of_several = results.kind != Some(Kind::Buffers) && ways.len() > 1;
     let mut io = match (params.direct, &ways[..]) {
         _ if is_of_several => "in several ways",
         (true, _) => "direct (O_DIRECT)",

@@ -229,7 +229,8 @@ impl Engine {
         match self {
             Engine::FioPsync | Engine::Pread => &[Buffers::Normal],
             Engine::Fio | Engine::FioBatch => &Buffers::WHOLE,
-            _ => &Buffers::ALL,
+            Engine::ByHand | Engine::Ringfile => &Buffers::ALL,
+            Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => &Buffers::ALL,
         }
     }
 

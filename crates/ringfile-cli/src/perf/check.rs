@@ -1,10 +1,11 @@
 //! Refuses requests that cannot be measured, before anything is read or written.
 
+use super::mixed;
 use super::request::Request;
 use crate::engine::fio;
 use crate::error::{Failure, refuse, usage};
 use crate::machine;
-use crate::model::{Access, Cache, Engine, Open, Route};
+use crate::model::{Access, Cache, Engine, Kind, Open, Route};
 use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::Bytes;
 use crate::verify;
@@ -15,7 +16,8 @@ pub const SECTOR: u64 = 512;
 /// Returns what will be done to the file; refuses requests that no file could satisfy.
 pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     let (grid, size) = (&request.grid, request.test_file.size());
-    let (block, direct) = (grid.largest_block(), grid.is_direct());
+    let (block, mixed) = (grid.largest_block(), request.kind == Kind::Mixed);
+    let direct = grid.is_direct() && !mixed;
     check_block(block, size)?;
     if direct && !block.is_multiple_of(SECTOR) {
         return usage(format!(
@@ -51,7 +53,7 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         direct,
         verify: request.verify,
         // A file in memory cannot be dropped from memory.
-        default_place: match grid.cache.contains(&Cache::Cold) && !direct {
+        default_place: match mixed || grid.cache.contains(&Cache::Cold) && !direct {
             true => DefaultPlace::Disk,
             false => DefaultPlace::Memory,
         },
@@ -79,6 +81,10 @@ pub fn check_memory(bytes: u64, when: &str, advice: &str) -> Result<(), Failure>
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     let grid = &request.grid;
+    if request.kind == Kind::Mixed && test_file.size() < mixed::SMALLEST {
+        let why = "has less than 256 MiB for --cache mixed: name a --file that is larger, or a new one";
+        return refuse(&test_file.path, why);
+    }
     if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
         let why =
             "accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against";

@@ -1,10 +1,11 @@
 //! The notes below the tables: what a reader needs to judge the figures and to reproduce them.
 
+use super::mixed;
 use super::plan::{Grid, Timing};
 use super::request::Request;
 use crate::engine::{Fio, fio};
 use crate::machine;
-use crate::model::{Access, Cache, Engine, Open, Results, Role, Run};
+use crate::model::{Access, Cache, Engine, Kind, Open, Results, Role, Run};
 use crate::numbers::counted;
 use crate::report::cold;
 use crate::report::routes;
@@ -19,6 +20,11 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
         timing(request.timing, results),
         machine(),
     ];
+    if request.kind == Kind::Mixed {
+        notes.push(mixed::UNITS.into());
+        notes.extend(test_file.notes.iter().cloned());
+        return notes;
+    }
     if request.grid.processes.is_empty() {
         notes.extend(access(runs));
         notes.extend(test_file.notes.iter().cloned());

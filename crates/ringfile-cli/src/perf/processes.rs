@@ -175,6 +175,7 @@ fn sum(answers: &[Answer]) -> Outcome {
         // All processes measured during about the same time.
         whole: outcomes().find_map(|outcome| outcome.whole),
         counted: Some(counted),
+        mixed: None,
         failure: outcomes().find_map(|outcome| outcome.failure.clone()),
     }
 }

@@ -15,10 +15,11 @@ use super::request::Request;
 use super::{check, notes};
 use crate::engine::Fio;
 use crate::engine::{Bench, Outcome};
-use crate::error::Failure;
+use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
-use crate::model::{Batching, Buffers, Cache, Engine, Machine, Params, Results, Run};
+use crate::memory_group::MemoryGroup;
+use crate::model::{Batching, Buffers, Cache, Engine, Kind, Machine, Params, Results, Run};
 use crate::progress::Progress;
 use crate::report::behind::cells_behind;
 use crate::report::cold;
@@ -41,8 +42,10 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     check::fit(&request, &test_file)?;
 
     let mut session = Session::new(request, test_file, interrupt);
-    let filled = session.prepare(intent);
-    let ended = filled.and_then(|verifier| session.measure(verifier.as_ref(), None));
+    let ended = session.prepare(intent).and_then(|verifier| {
+        let _group = session.limit_memory()?;
+        session.measure(verifier.as_ref(), None)
+    });
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
     outputs::conclude(ended, output, &outputs, &results)
 }
@@ -108,6 +111,23 @@ impl<'a> Session<'a> {
         self.progress.begin(fill_time(&self.test_file));
         let progress = &self.progress;
         self.test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))
+    }
+
+    /// Limits the memory of this process to a quarter of the file, if the command is about that.
+    fn limit_memory(&mut self) -> Result<Option<MemoryGroup>, Failure> {
+        if self.request.kind != Kind::Mixed {
+            return Ok(None);
+        }
+        self.test_file.settle(Cache::Mixed)?;
+        let group = MemoryGroup::enter(self.test_file.size() / 4);
+        match &group {
+            Ok(_) => self.notes.push("memory: a quarter of the file".into()),
+            Err(why) => {
+                let why = errno_text(why);
+                self.note(format!("memory was not limited, for want of a control group: {why}"));
+            }
+        }
+        Ok(group.ok())
     }
 
     /// Makes all runs, and saves them to `checkpoint` from time to time.
