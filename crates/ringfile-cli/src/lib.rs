@@ -6,6 +6,7 @@
 mod advice;
 mod cli;
 mod compare;
+mod content;
 mod doctor;
 mod engine;
 mod error;

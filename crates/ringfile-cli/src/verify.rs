@@ -1,15 +1,11 @@
-//! The content of blocks for `--verify`, which shows whether a block is the one that was written last.
+//! What `--verify` knows of each block: whether the one that is read is the one that was written last.
 //!
-//! Every block holds its offset, the number of times it was written, and a checksum of the whole block. The number of
-//! writes of each block is remembered, so lost writes are found as well as torn ones. Invariant: no two operations are
-//! in flight on one block (each task owns its blocks, see `job`).
+//! Every block is labelled with the number of times it was written, so lost writes are found as well as torn ones.
+//! Invariant: no two operations are in flight on one block (each task owns its blocks, see `job`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fastrand::Rng;
-
-/// Checksum, write count and offset, in this order at the start of a block.
-const HEADER: usize = 16;
+use crate::content::{Content, Label};
 
 /// The smallest block that can be verified.
 pub const SMALLEST_BLOCK: u64 = 32;
@@ -18,24 +14,20 @@ pub const SMALLEST_BLOCK: u64 = 32;
 #[derive(Debug)]
 pub struct Verifier {
     block: u64,
+    content: Content,
     writes: Vec<AtomicU32>,
 }
 
 impl Verifier {
     /// Creates a verifier for a file of `blocks` blocks of `block` bytes, none of them written yet.
     pub fn new(block: u64, blocks: u64) -> Verifier {
-        Verifier { block, writes: (0..blocks).map(|_| AtomicU32::new(0)).collect() }
+        let writes = (0..blocks).map(|_| AtomicU32::new(0)).collect();
+        Verifier { block, content: Content::new(block as usize), writes }
     }
 
     /// Puts the content of the next write at `offset` into `bytes`.
-    pub fn stamp(&self, bytes: &mut [u8], offset: u64) {
-        let count = self.count(offset).load(Ordering::Relaxed).wrapping_add(1);
-        let (header, body) = bytes.split_at_mut(HEADER);
-        Rng::with_seed(offset ^ (u64::from(count) << 40)).fill(body);
-        header[4..8].copy_from_slice(&count.to_le_bytes());
-        header[8..16].copy_from_slice(&offset.to_le_bytes());
-        let checksum = crc32fast::hash(&bytes[4..]);
-        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    pub fn stamp(&self, mut bytes: &mut [u8], offset: u64) {
+        self.content.fill(&mut bytes, self.label(offset, 1));
     }
 
     /// Records that the write at `offset` has finished: later reads must return its content.
@@ -45,20 +37,13 @@ impl Verifier {
 
     /// Checks that `bytes`, read at `offset`, are what was written there last; returns what is wrong.
     pub fn check(&self, bytes: &[u8], offset: u64) -> Result<(), String> {
-        let field32 =
-            |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (checksum, count) = (field32(0), field32(4));
-        if checksum != crc32fast::hash(&bytes[4..]) {
-            return Err("its checksum is wrong".into());
-        }
-        let holds = u64::from(field32(8)) | u64::from(field32(12)) << 32;
-        if holds != offset {
-            return Err(format!("it holds the block of offset {holds}"));
-        }
-        match self.count(offset).load(Ordering::Relaxed) {
-            expected if expected == count => Ok(()),
-            expected => Err(format!("it holds write number {count} of this block, the last was {expected}")),
-        }
+        self.content.check(bytes, self.label(offset, 0))
+    }
+
+    /// Returns the label of a block after so many more writes.
+    fn label(&self, offset: u64, more: u32) -> Label {
+        let number = u64::from(self.count(offset).load(Ordering::Relaxed).wrapping_add(more));
+        Label { producer: 0, number, offset }
     }
 
     fn count(&self, offset: u64) -> &AtomicU32 {
@@ -102,9 +87,9 @@ mod tests {
         let verifier = Verifier::new(4096, 4);
         let first = written_block(&verifier, 0);
         let elsewhere = written_block(&verifier, 4096);
-        assert!(verifier.check(&elsewhere, 0).expect_err("misplaced").contains("offset 4096"));
+        assert!(verifier.check(&elsewhere, 0).expect_err("misplaced").contains("for offset 4096, not"));
         written_block(&verifier, 0);
-        assert!(verifier.check(&first, 0).expect_err("stale").contains("write number 1"));
+        assert!(verifier.check(&first, 0).expect_err("stale").contains("holds number 1 "));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Refuses requests that cannot be measured, before anything is read or written.
 
-use super::mixed;
 use super::request::Request;
 use crate::engine::fio;
 use crate::error::{Failure, refuse, usage};
@@ -9,6 +8,9 @@ use crate::model::{Access, Cache, Engine, Kind, Open, Route};
 use crate::testfile::{DefaultPlace, Intent, TestFile};
 use crate::values::Bytes;
 use crate::verify;
+
+/// The smallest file for `--cache mixed`: a quarter of it also holds the program.
+pub const SMALLEST_MIXED: u64 = 256 << 20;
 
 /// The smallest unit of any direct I/O.
 pub const SECTOR: u64 = 512;
@@ -81,7 +83,7 @@ pub fn check_memory(bytes: u64, when: &str, advice: &str) -> Result<(), Failure>
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     let grid = &request.grid;
-    if request.kind == Kind::Mixed && test_file.size() < mixed::SMALLEST {
+    if request.kind == Kind::Mixed && test_file.size() < SMALLEST_MIXED {
         let why = "has less than 256 MiB for --cache mixed: name a --file that is larger, or a new one";
         return refuse(&test_file.path, why);
     }

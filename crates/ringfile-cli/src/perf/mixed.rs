@@ -3,6 +3,7 @@
 //!
 //! Compares policies for what stays in memory: the library's (adaptive), the kernel's (buffered) and none (direct).
 
+use super::check::SMALLEST_MIXED;
 use super::plan::{Depth, Grid};
 use super::request::Request;
 use super::session;
@@ -11,15 +12,8 @@ use crate::engine::mixed::SCAN;
 use crate::error::{Failure, usage};
 use crate::model::{Buffers, Cache, Kind, Open, Route};
 
-/// The smallest file: a quarter of it also holds the program.
-pub const SMALLEST: u64 = 256 << 20;
-
 /// The ways to open the file that are compared, in this order.
 const COMPARED: [Open; 3] = [Open::Adaptive, Open::Buffered, Open::Direct];
-
-/// The meaning of the figures.
-pub const UNITS: &str = "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, \
-                         misses and admitted: blocks, as the library counts them";
 
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
@@ -54,7 +48,7 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
         return usage(format!("--cache mixed is one fixed mix of reads: leave out {option}"));
     }
-    if args.run.test_file.size() < SMALLEST || args.bs > SCAN {
+    if args.run.test_file.size() < SMALLEST_MIXED || args.bs > SCAN {
         return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! The notes below the tables: what a reader needs to judge the figures and to reproduce them.
 
-use super::mixed;
 use super::plan::{Grid, Timing};
 use super::request::Request;
 use crate::engine::{Fio, fio};
@@ -21,7 +20,7 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
         machine(),
     ];
     if request.kind == Kind::Mixed {
-        notes.push(mixed::UNITS.into());
+        notes.push(UNITS_OF_MIXED.into());
         notes.extend(test_file.notes.iter().cloned());
         return notes;
     }
@@ -64,8 +63,12 @@ const UNITS_OF_PROCESSES: [&str; 4] = [
      that of interrupts, idle with waiting for I/O",
 ];
 
+/// The meaning of the figures of `perf file --cache mixed`.
+const UNITS_OF_MIXED: &str = "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, \
+                              misses and admitted: blocks, as the library counts them";
+
 /// Returns what was measured.
-pub fn file(test_file: &TestFile, grid: &Grid, verify: bool) -> String {
+fn file(test_file: &TestFile, grid: &Grid, verify: bool) -> String {
     let created = if test_file.created { ", made for this run and removed" } else { "" };
     let blocks: Vec<String> = grid.blocks.iter().map(|&block| Bytes(block).to_string()).collect();
     format!(

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use ringfile::Appender;
 
-use super::content::Label;
+use crate::content::Label;
 use super::ledger::Ledger;
 use super::memory::MemorySource;
 use super::messages;

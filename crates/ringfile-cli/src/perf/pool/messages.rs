@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use ringfile::{Appender, JoinHandle};
 
-use super::content::Label;
+use crate::content::Label;
 use super::memory::MemorySource;
 use super::segments::Segment;
 use super::shared::{PoolJob, Shared};

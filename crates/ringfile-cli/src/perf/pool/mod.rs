@@ -4,7 +4,6 @@
 //! saved however the command ends; nothing is left in the folder.
 
 mod consumer;
-mod content;
 mod ledger;
 mod memory;
 mod messages;

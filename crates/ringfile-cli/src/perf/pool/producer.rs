@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ringfile::Appender;
 
-use super::content::Label;
+use crate::content::Label;
 use super::ledger::Ledger;
 use super::memory::MemorySource;
 use super::messages::Messages;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfile::BufResult;
 use ringfile::runtime::JoinError;
 
-use super::content::{Content, Label};
+use crate::content::{Content, Label};
 use super::segments::Store;
 use crate::engine::raise;
 use crate::model::Memory;

@@ -1,12 +1,14 @@
-//! The content of blocks, which lets a consumer check that it read what was written.
+//! The content of blocks, which lets a reader check that it read what was written.
 //!
-//! Every block contains a checksum of itself, its producer, its number and its offset. The rest is random bytes, from a
+//! Every block contains a checksum of itself, its writer, its number and its offset. The rest is random bytes, from a
 //! different place of the same pattern for each block, so that remains of another block are found.
+
+use std::fmt;
 
 use bytes::BufMut;
 use fastrand::Rng;
 
-/// Checksum, producer, number and offset, in this order.
+/// Checksum, writer, number and offset, in this order.
 const HEADER: usize = 24;
 
 /// The number of places in the pattern at which blocks may begin.
@@ -17,10 +19,17 @@ const PLACES: u64 = 4096;
 pub struct Label {
     /// The producer that wrote it.
     pub producer: u32,
-    /// Its number among the producer's blocks, from 0.
+    /// Its number among the writer's blocks, or that of the write.
     pub number: u64,
-    /// Its offset in the segment.
+    /// Its offset in the file.
     pub offset: u64,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Label { producer, number, offset } = self;
+        write!(f, "number {number} of writer {producer} for offset {offset}")
+    }
 }
 
 /// Makes and checks blocks of one length.
@@ -59,10 +68,7 @@ impl Content {
             return Err("its checksum is wrong".into());
         }
         if rest[..HEADER - 4] != header(label) {
-            return Err(format!(
-                "it is another block than number {} of producer {}",
-                label.number, label.producer
-            ));
+            return Err(format!("it holds {}, not {label}", label_of(rest)));
         }
         Ok(())
     }
@@ -71,6 +77,14 @@ impl Content {
         let place = Rng::with_seed(label.number ^ (u64::from(label.producer) << 48)).u64(..PLACES) as usize;
         &self.pattern[place..][..self.block - HEADER]
     }
+}
+
+/// Returns the label in a header.
+fn label_of(header: &[u8]) -> Label {
+    let field = |from: usize, to: usize| {
+        header[from..to].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    };
+    Label { producer: field(0, 4) as u32, number: field(4, 12), offset: field(12, 20) }
 }
 
 fn header(label: Label) -> [u8; HEADER - 4] {
@@ -103,7 +117,7 @@ mod tests {
             Label { number: 70_001, ..LABEL },
             Label { offset: 4096, ..LABEL },
         ] {
-            assert!(content.check(&block, other).is_err_and(|wrong| wrong.contains("another block")));
+            assert!(content.check(&block, other).is_err_and(|wrong| wrong.contains("number ")));
         }
         assert!(content.check(&block[..512], LABEL).is_err_and(|wrong| wrong.contains("512 of 4096")));
     }
