@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Repeats Nowoczynski's study of fixed and plain buffers (2021) with `ringfile perf buffers`: block sizes, depths, one
-# and two processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints
+# and two threads, parts, CPU time, kernel functions, and the ring flags of its time. Prints
 # Markdown for docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
 #
 #   study.sh [FOLDER]    FOLDER is on the disk to measure (default: /var/tmp)
@@ -42,12 +42,12 @@ measure() {
 place() {
     local name=$1
     shift
-    printf '## %s\n\n### One process, fixed and plain buffers\n\n' "$name"
-    measure "$@" --processes 1 --bs 4k,32k,128k --iodepth 1,16,128 --buffers normal,fixed
-    printf '### Two processes\n\n'
-    measure "$@" --processes 2 --bs 4k --iodepth 16,128 --buffers normal,fixed
+    printf '## %s\n\n### One thread, fixed and plain buffers\n\n' "$name"
+    measure "$@" --numjobs 1 --bs 4k,32k,128k --iodepth 1,16,128 --buffers normal,fixed
+    printf '### Two threads\n\n'
+    measure "$@" --numjobs 2 --bs 4k --iodepth 16,128 --buffers normal,fixed
     printf '### 128 KiB in one piece and in 32\n\n'
-    measure "$@" --processes 1 --bs 128k --iodepth 16,128
+    measure "$@" --numjobs 1 --bs 128k --iodepth 16,128
 }
 
 mkdir -p "$folder"
@@ -55,7 +55,7 @@ dd if=/dev/urandom of="$file" bs=1M count=512 status=none
 sync "$file"
 place "Disk" --file "$file"
 printf '### Kernel functions that not all buffers have\n\n'
-"$ringfile" perf buffers --tables --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --processes 1 --bs 4k,128k \
+"$ringfile" perf buffers --tables --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --numjobs 1 --bs 4k,128k \
     --iodepth 128 --profile --file "$file" 2>/dev/null | awk '/^\|not with all/ { on = 1 } /^$/ { on = 0 } on'
 echo
 if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then
@@ -63,7 +63,7 @@ if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then
     dd if=/dev/urandom of="$zram" bs=1M count=512 oflag=direct status=none
     place "zram" --file "$zram"
     printf '### Ring flags, and rings by hand\n\n'
-    measure --file "$zram" --processes 1 --bs 4k --iodepth 16,128 --buffers normal,fixed --by-hand \
+    measure --file "$zram" --numjobs 1 --bs 4k --iodepth 16,128 --buffers normal,fixed --by-hand \
         --ring-flags none,coop,defer,sqpoll
 else
     printf 'No zram: root, an unused /dev/zram0 and the module zram are needed.\n\n'

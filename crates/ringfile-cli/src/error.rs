@@ -7,10 +7,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 /// Why a command did not complete.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub enum Failure {
     /// The input cannot be carried out as given; nothing was measured.
     Usage(String),

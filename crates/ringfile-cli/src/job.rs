@@ -9,15 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::{Access, Route, Rw, Setup};
 use crate::share::{Share, part_of};
 use crate::verify::Verifier;
 use fastrand::Rng;
 
 /// One run: what to do, how much in parallel, how long.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Job {
     /// The value of each factor.
     pub setup: Setup,
@@ -31,10 +29,9 @@ pub struct Job {
     pub duration: Duration,
     /// Which blocks operations visit.
     pub access: Access,
-    /// Seed of the random offsets; it differs between the processes of one run.
-    pub seed: u64,
-    /// Checks contents. Worker processes never do.
-    #[serde(skip)]
+    /// Whether each thread has a core of its own.
+    pub pinned: bool,
+    /// Checks contents.
     pub verify: Option<Arc<Verifier>>,
 }
 
@@ -76,7 +73,7 @@ impl Job {
 
     /// Returns a random number generator, seeded differently for each number.
     pub fn random(&self, number: u64) -> Rng {
-        Rng::with_seed((self.seed << 32) + number + 1)
+        Rng::with_seed(number + 1)
     }
 
     /// Returns the tasks of one thread, which take their operations from its share.

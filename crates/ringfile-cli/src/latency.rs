@@ -5,34 +5,19 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The longest latency that the histogram resolves, one minute. Percentiles count a longer one as this; the maximum is
 /// exact.
 const LONGEST_NANOS: u64 = 60_000_000_000;
 
 /// The latencies that one thread measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Recorder {
-    #[serde(serialize_with = "write_counts", deserialize_with = "read_counts")]
     histogram: Histogram<u64>,
     sum: u128,
     min: u64,
     max: u64,
-}
-
-/// Writes a histogram for another process: each value in nanoseconds, and how often it was recorded.
-fn write_counts<S: Serializer>(histogram: &Histogram<u64>, serializer: S) -> Result<S::Ok, S::Error> {
-    let recorded = histogram.iter_recorded();
-    serializer.collect_seq(recorded.map(|value| (value.value_iterated_to(), value.count_at_value())))
-}
-
-fn read_counts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Histogram<u64>, D::Error> {
-    let mut recorder = Recorder::new();
-    for (nanos, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-        recorder.record_many(Duration::from_nanos(nanos), count);
-    }
-    Ok(recorder.histogram)
 }
 
 impl Recorder {

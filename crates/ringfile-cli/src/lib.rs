@@ -66,10 +66,8 @@ use error::Failure;
 /// Runs the command with this process's arguments, and returns its exit code.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    match arguments.next().as_deref().and_then(OsStr::to_str) {
-        Some(perf::WORKER) => return ended(perf::run_worker()),
-        Some(doctor::LOOKER) => return ended(doctor::run_looker(arguments)),
-        _ => {}
+    if arguments.next().as_deref() == Some(OsStr::new(doctor::LOOKER)) {
+        return ended(doctor::run_looker(arguments));
     }
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Report(args) }) => compare::run(&args),

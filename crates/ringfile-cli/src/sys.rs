@@ -16,8 +16,7 @@ use std::time::Duration;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use rustix::thread::{CpuSet, sched_getaffinity};
-use serde::{Deserialize, Serialize};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Creates a Linux AIO context and submits an empty list to it.
 ///
@@ -38,7 +37,7 @@ pub fn try_aio() -> io::Result<()> {
 }
 
 /// The resources that a process or thread has used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in user space.
     pub user: Duration,
@@ -117,6 +116,14 @@ fn usage_of(who: libc::c_int) -> io::Result<Usage> {
 pub fn allowed_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+}
+
+/// Keeps the calling thread on a core of its own; `number` distinguishes it from other threads.
+pub fn pin(number: usize) -> io::Result<()> {
+    let cores = allowed_cores();
+    let mut set = CpuSet::new();
+    set.set(cores[number % cores.len()]);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Returns whether a child has ended, without reaping it.

@@ -5,12 +5,10 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::WholeMachine;
 
 /// What the machine has done on all cores, since it started or during an interval.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Whole {
     /// CPU time: in user space; in the kernel without interrupts; of hardware and software interrupts; idle, including
     /// time waiting for I/O; stolen by other guests of the host.

@@ -68,13 +68,13 @@ pub fn advise(
     Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure).over(over), block))
 }
 
-/// Returns the runs of the fewest processes on the way with the most sizes; of several such ways, on the advised one.
+/// Returns the runs of the fewest threads on the way with the most sizes; of several such ways, on the advised one.
 fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
-    let processes = runs.iter().map(|run| run.setup.processes).min()?;
+    let threads = runs.iter().map(|run| run.setup.numjobs).min()?;
     let of_way = |way: Way| -> Runs<'a> {
         runs.iter()
             .copied()
-            .filter(|run| run.setup.way() == way && run.setup.processes == processes)
+            .filter(|run| run.setup.way() == way && run.setup.numjobs == threads)
             .collect()
     };
     let mut ways: Vec<Way> = runs.iter().map(|run| run.setup.way()).collect();

@@ -41,9 +41,9 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
 fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs<'a> {
     let smallest = |is_so: &dyn Fn(&Run) -> bool| {
         let runs = measured.runs(|run| run.setup.rw == rw && is_so(run));
-        let processes = runs.iter().map(|run| run.setup.processes).min();
+        let threads = runs.iter().map(|run| run.setup.numjobs).min();
         let block = runs.iter().map(|run| run.setup.block).min();
-        let is_least = |run: &&Run| Some(run.setup.processes) == processes && Some(run.setup.block) == block;
+        let is_least = |run: &&Run| Some(run.setup.numjobs) == threads && Some(run.setup.block) == block;
         runs.into_iter().filter(is_least).collect::<Vec<_>>()
     };
     let of_route =

@@ -153,11 +153,11 @@ impl<'a> Measured<'a> {
         has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.setup.rw))
     }
 
-    /// Returns the runs that other choices are compared in: the smallest block, the fewest processes, and whole, plain
+    /// Returns the runs that other choices are compared in: the smallest block, the fewest threads, and whole, plain
     /// buffers if there are any.
     pub fn plainest(&self, runs: &[&'a Run]) -> Runs<'a> {
-        let Some(processes) = runs.iter().map(|run| run.setup.processes).min() else { return Vec::new() };
-        let fewest = runs.iter().filter(|run| run.setup.processes == processes);
+        let Some(threads) = runs.iter().map(|run| run.setup.numjobs).min() else { return Vec::new() };
+        let fewest = runs.iter().filter(|run| run.setup.numjobs == threads);
         let block = fewest.clone().map(|run| run.setup.block).min();
         let smallest: Runs<'a> = fewest.copied().filter(|run| Some(run.setup.block) == block).collect();
         of_kind(&smallest, Buffers::Normal)

@@ -14,7 +14,7 @@ const MOST: u64 = 1 << 46;
 
 /// Advises memory for all operations in flight, and as much again for buffers that are in use meanwhile.
 pub fn capacity(params: &Params, depth: usize, block: u64, cpus: usize) -> Advice {
-    let threads = params.processes.iter().copied().max().unwrap_or(1).max(cpus).max(1);
+    let threads = params.numjobs.iter().copied().max().unwrap_or(1).max(cpus).max(1);
     let in_flight = (depth as u64).saturating_mul(block).saturating_mul(threads as u64);
     let wanted = in_flight.saturating_mul(2).clamp(LEAST, MOST).next_multiple_of(1 << 20);
     let enough = if wanted == LEAST { "; a pool below 64 MiB would save little" } else { "" };

@@ -15,14 +15,14 @@ use crate::values::{self, List};
 #[command(next_help_heading = "Measurement", after_long_help = examples::BUFFERS)]
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
 pub struct BuffersArgs {
-    /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of
+    /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one thread, 5 rounds of
     /// 150ms, 512m of the file; other options override it
     #[arg(long)]
     pub quick: bool,
     /// Block sizes [default: 4k,16k,32k,128k,512k]
     #[arg(long, value_name = "LIST", value_parser = values::sizes)]
     pub bs: Option<List<u64>>,
-    /// Operations in flight for each process [default: 1,4,16,64,128]
+    /// Operations in flight for each thread [default: 1,4,16,64,128]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32_768>)]
     pub iodepth: Option<List<usize>>,
     /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
@@ -32,9 +32,9 @@ pub struct BuffersArgs {
     /// vectored runs
     #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<1024>)]
     pub parts: u32,
-    /// Processes, each pinned to its own core [default: 1 and, with two cores, 2]
+    /// Threads, each pinned to its own core [default: 1 and, with two cores, 2]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
-    pub processes: Option<List<usize>>,
+    pub numjobs: Option<List<usize>>,
     /// Operations: randread, randwrite, randrw (half and half), read, write (sequential) [default: randread,randwrite;
     /// on a --file that exists, without --overwrite, randread]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Rw>)]

@@ -83,7 +83,7 @@ Examples:
 Figures:
   --tables prints them below the advice; --report and --json always have them. A gain is that of
   the value over the one that stands under `instead of`.
-  IOPS, MiB/s and latencies are medians over the rounds, for all processes together. user and sys
+  IOPS, MiB/s and latencies are medians over the rounds, for all threads together. user and sys
   are CPU time in per cent of one core, kernel workers included; CPU µs is their sum per operation.
   A second table shows the CPU time of the whole machine, from /proc/stat.
   A difference is claimed only if all rounds agree on it, and it is larger than that between

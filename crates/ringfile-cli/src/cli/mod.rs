@@ -77,7 +77,7 @@ pub enum PerfCommand {
     /// set.
     ///
     /// Measures normal, fixed (registered), vectored and vectored-fixed buffers for every combination of --bs,
-    /// --iodepth and --processes, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
+    /// --iodepth and --numjobs, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
     /// block also direct I/O, the page cache, and the routes; adaptive files and, if it is installed, fio for the page of
     /// --report. Prints advice on buffers, depth, block size, direct I/O and route; each piece names the figure that
     /// decided it and says whether that is outside the noise. --explain prints the reasons too, and --tables all figures.

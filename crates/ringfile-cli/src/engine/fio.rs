@@ -120,8 +120,8 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
         format!("--bs={}", job.setup.block),
         format!("--direct={}", u8::from(job.setup.direct)),
     ];
-    // As the processes that it is measured beside.
-    if let Some(core) = sys::allowed_cores().first().filter(|_| job.setup.processes.is_some()) {
+    // As the thread that it is measured beside.
+    if let Some(core) = sys::allowed_cores().first().filter(|_| job.pinned) {
         arguments.push(format!("--cpus_allowed={core}"));
     }
     arguments.push(format!("--runtime={}ms", job.duration.as_millis()));

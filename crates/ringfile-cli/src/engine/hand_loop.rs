@@ -17,9 +17,10 @@ use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::memory::zeroed;
 use crate::model::RouteOps;
+use crate::sys;
 
-/// Carries out a job; returns the outcome and all latencies.
-pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
+/// Carries out a job.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench)?;
     let window = Window::of(job, job.setup.numjobs);
     let (measured, threads) = window.run_threads((bench.interrupt, tick), "by-hand", |thread, member| {
@@ -37,6 +38,9 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
 /// Runs one thread's part; an error means that it could not begin.
 fn work(job: &Job, (thread, member): (usize, &Member), file: &File, path: &Path) -> Result<Counts, Failure> {
     let failed = |what: &'static str| move |error| hand_ring::failed(what, &error);
+    if job.pinned {
+        sys::pin(thread).map_err(failed("pinning the thread of"))?;
+    }
     // The kernel's submission thread frees entries only after their operations have completed: room for both.
     let entries = 2 * job.setup.iodepth.next_power_of_two() as u32;
     let mut ring = hand_ring::make_ring(job.setup.ring_flags, entries).map_err(failed("setting up"))?;

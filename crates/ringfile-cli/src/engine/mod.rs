@@ -5,7 +5,7 @@
 mod batches;
 mod bench;
 pub mod fio;
-pub mod hand_loop;
+mod hand_loop;
 pub mod hand_ring;
 pub mod memory;
 pub mod mixed;
@@ -29,14 +29,12 @@ impl Bench<'_> {
     pub fn run(&self, engine: Engine, job: &Job, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
         match engine {
             Engine::Ringfile if job.setup.cache == Cache::Mixed => mixed::run(job, self, tick),
-            Engine::Ringfile if job.setup.batch.is_none() => {
-                ringfile::run(job, self, tick).map(|(outcome, _)| outcome)
-            }
+            Engine::Ringfile if job.setup.batch.is_none() => ringfile::run(job, self, tick),
             Engine::Ringfile | Engine::RingfileBlocking => batches::run_blocking(job, self, tick),
             Engine::RingfileTokio => batches::run_in_tokio(job, self, tick),
             Engine::RingfileQueue => queue::run(job, self, tick),
             Engine::Pread => pread::run(job, self, tick),
-            Engine::ByHand => hand_loop::run(job, self, tick).map(|(outcome, _)| outcome),
+            Engine::ByHand => hand_loop::run(job, self, tick),
             Engine::Fio | Engine::FioBatch | Engine::FioPsync => match self.fio {
                 Some(fio) => fio::run(fio, engine, job, self, tick),
                 None => Err(Failure::Io("fio is not there".into())),

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use super::window::MeasuredWindow;
 use crate::error::{Failure, short};
 use crate::job::{Job, Operation};
@@ -13,8 +11,8 @@ use crate::model::{MixedRun, Role, RouteOps, Run, Setup};
 use crate::sys;
 use crate::whole::Whole;
 
-/// The result of one job; worker processes send it as JSON.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// The result of one job.
+#[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Operations within the window.
     pub ops: u64,
@@ -39,7 +37,7 @@ pub struct Outcome {
 }
 
 /// What the library counted on some threads, or on all.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
     /// Calls of `io_uring_enter`, or of Linux AIO instead.
     pub enters: u64,
@@ -92,9 +90,9 @@ impl Counts {
         all
     }
 
-    /// Returns the job's result, and its latencies.
-    pub fn outcome(self, measured: MeasuredWindow) -> (Outcome, Recorder) {
-        let outcome = Outcome {
+    /// Returns the job's result.
+    pub fn outcome(self, measured: MeasuredWindow) -> Outcome {
+        Outcome {
             ops: self.recorder.count(),
             errors: measured.errors,
             duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
@@ -105,8 +103,7 @@ impl Counts {
             counted: Some(self.counted),
             mixed: None,
             failure: measured.failure,
-        };
-        (outcome, self.recorder)
+        }
     }
 }
 
@@ -172,7 +169,6 @@ impl Outcome {
     pub fn of_threads(measured: MeasuredWindow, threads: Vec<(Recorder, Instant)>) -> Outcome {
         let counted = Counted::default();
         let threads = threads.into_iter().map(|(recorder, last)| Counts { recorder, last, counted });
-        let (outcome, _) = Counts::of_all(threads, measured.start).outcome(measured);
-        Outcome { counted: None, ..outcome }
+        Outcome { counted: None, ..Counts::of_all(threads, measured.start).outcome(measured) }
     }
 }

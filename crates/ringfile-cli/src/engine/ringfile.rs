@@ -24,8 +24,8 @@ use crate::model::{Buffers, RingFlags, Route, Setup};
 use crate::sys;
 use crate::values;
 
-/// Carries out a job; returns the outcome and all latencies.
-pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
+/// Carries out a job.
+pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     match job.setup.buffers {
         Buffers::Normal | Buffers::Fixed => run_with::<Buffer>(job, bench, tick),
         Buffers::Vectored | Buffers::VectoredFixed => run_with::<Vec<Buffer>>(job, bench, tick),
@@ -36,12 +36,12 @@ fn run_with<M: OperationMemory>(
     job: &Job,
     bench: &Bench<'_>,
     tick: &mut dyn FnMut(),
-) -> Result<(Outcome, Recorder), Failure> {
+) -> Result<Outcome, Failure> {
     let file = open_for(job, bench)?;
     let pool = pool(job)?;
     // The ring is only as large as the depth, because rings count against RLIMIT_MEMLOCK too.
     let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
-    let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).build();
+    let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).pin(job.pinned).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
     let window = Window::of(job, job.setup.numjobs);
     let start = |thread| {

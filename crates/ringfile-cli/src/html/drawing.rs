@@ -87,7 +87,7 @@ pub fn usual_way(runs: &[&Run]) -> Option<Way> {
 fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
     let place = |run: &Run| {
         let setup = run.setup;
-        (setup.rw, setup.block, setup.iodepth, setup.processes, setup.buffers, setup.numjobs)
+        (setup.rw, setup.block, setup.iodepth, setup.buffers, setup.numjobs)
     };
     let beside = |group: &&Group<'a>| others.iter().any(|other| place(other[0]) == place(group[0]));
     grid.iter().filter(beside).chain(others).flatten().copied().collect()

@@ -66,7 +66,7 @@ mod tests {
     /// Returns the number of points in the plots of a kind.
     fn points(results: &Results, what: What) -> usize {
         let pictures = drawing::plots(&Look::of(results), what);
-        let drawn = pictures.iter().map(|picture| picture.drawing.clone().into_string());
+        let drawn = pictures.iter().map(|picture| picture.svg.clone().into_string());
         drawn.map(|svg| svg.matches("class=\"m\"").count() + svg.matches("class=\"d\"").count()).sum()
     }
 
@@ -94,7 +94,7 @@ mod tests {
         let second = Run { round: 2, ..run(producer) };
         let pool = session(Kind::Pool, vec![run(producer), second, run(consumer)]);
         assert_eq!(points(&pool, What::Iops), 3, "a dot for each round");
-        let ring = Setup { route: Some(Route::Ring), processes: Some(1), ..plain };
+        let ring = Setup { route: Some(Route::Ring), ..plain };
         let others = [Setup { block: 65536, ..ring }, Setup { route: Some(Route::Inline), ..ring }];
         let buffers = session(Kind::Buffers, [ring].into_iter().chain(others).map(run).collect());
         assert_eq!(points(&buffers, What::Bandwidth), 2);

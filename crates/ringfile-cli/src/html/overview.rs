@@ -47,7 +47,7 @@ pub fn section(results: &Results) -> Markup {
     page::section("What each way of opening a file gives here", &meaning, page::plots(panels))
 }
 
-/// Returns what the bars have in common: the deepest random reads of whole blocks by the fewest processes for which cold
+/// Returns what the bars have in common: the deepest random reads of whole blocks by the fewest threads for which cold
 /// buffered reads were measured.
 fn cell(results: &Results) -> Option<Setup> {
     let is_cold = |run: &&Run| {

@@ -13,7 +13,7 @@ pub const BATCHES: [Metric; 7] = [TimeForOne, Cores, Mean, P50, P99, Max, Cpu];
 /// `perf buffers`: the grid.
 pub const GRID: [Metric; 10] =
     [Iops, Bandwidth, P50, P99, P999, UserPercent, SystemPercent, Cpu, Switches, SystemCalls];
-/// `perf buffers`: the whole machine beside the processes, in per cent of a core.
+/// `perf buffers`: the whole machine beside this process, in per cent of a core.
 pub const MACHINE: [Metric; 7] =
     [OwnPercent, MachineUser, MachineSystem, MachineInterrupts, MachineIdle, MachineStolen, Interrupts];
 /// `perf buffers`: the other choices.

@@ -20,8 +20,6 @@ pub enum Factor {
     Rw,
     /// Bytes of an operation.
     Block,
-    /// Processes.
-    Processes,
     /// Threads.
     Jobs,
     /// Operations in flight.
@@ -58,7 +56,6 @@ impl Factor {
             Factor::Side => ("side", "side"),
             Factor::Rw => ("mode", "mode"),
             Factor::Block => ("bs", "block size in bytes"),
-            Factor::Processes => ("proc", "processes"),
             Factor::Jobs => ("jobs", "threads"),
             Factor::Depth => ("depth", "depth: operations in flight for each thread"),
             Factor::InFlight => ("inflight", "batches in flight for each thread"),
@@ -78,7 +75,6 @@ impl Factor {
             Factor::Side => FactorValue::Word(name(&setup.side?)),
             Factor::Rw => FactorValue::Word(name(&setup.rw)),
             Factor::Block => FactorValue::Bytes(setup.block),
-            Factor::Processes => FactorValue::Count(setup.processes?),
             Factor::Jobs => FactorValue::Count(setup.numjobs),
             Factor::Depth => FactorValue::Count(setup.iodepth),
             Factor::InFlight => FactorValue::Count(setup.inflight?),
@@ -122,7 +118,7 @@ impl Factor {
     /// Returns whether its values are counts or sizes.
     pub fn counts(self) -> bool {
         use Factor::*;
-        matches!(self, Processes | Jobs | Block | Depth | Batch | InFlight)
+        matches!(self, Jobs | Block | Depth | Batch | InFlight)
     }
 
     /// Returns its value as a title shows it, with the factor's name.
@@ -138,7 +134,6 @@ impl Factor {
                 state => format!("{state} cache"),
             },
             RingFlags => format!("flags {cell}"),
-            Processes => counted("process", "processes"),
             Jobs => counted("thread", "threads"),
             Block => format!("{cell} blocks"),
             Depth => format!("depth {cell}"),

@@ -154,9 +154,6 @@ pub struct Params {
     /// All requested sizes of an operation, in bytes.
     #[serde(default)]
     pub block_sizes_bytes: Vec<u64>,
-    /// Numbers of processes, for `perf buffers`.
-    #[serde(default)]
-    pub processes: Vec<usize>,
     /// Requested bytes per second of each side; null without a limit.
     pub rate_limit_bytes: Option<u64>,
     /// Requested parts of vectored buffers.

@@ -13,8 +13,6 @@ pub struct Setup {
     pub engine: Engine,
     /// Threads.
     pub numjobs: usize,
-    /// Processes, each pinned to a core and with `numjobs` threads (`perf buffers`).
-    pub processes: Option<usize>,
     /// Operations in flight for each thread.
     pub iodepth: usize,
     /// Reads in a batch, if reads are batched. Engines without batches have it too, so that they fall into the same
@@ -73,7 +71,6 @@ impl Default for Setup {
         Setup {
             engine: Engine::Ringfile,
             numjobs: 1,
-            processes: None,
             iodepth: 1,
             batch: None,
             inflight: None,

@@ -9,13 +9,8 @@ mod notes;
 mod outputs;
 pub mod plan;
 pub mod pool;
-mod processes;
 mod request;
 mod session;
-mod worker;
-
-pub use processes::WORKER;
-pub use worker::run as run_worker;
 
 use crate::machine;
 use crate::model::{Cache, Open};

@@ -24,14 +24,14 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
         notes.extend(test_file.notes.iter().cloned());
         return notes;
     }
-    if request.grid.processes.is_empty() {
+    if request.kind != Kind::Buffers {
         notes.extend(access(runs));
         notes.extend(test_file.notes.iter().cloned());
         notes.extend(cache(test_file, runs));
         notes.extend(cold::note(runs));
         notes.push(units(runs));
     } else {
-        notes.extend(UNITS_OF_PROCESSES.map(String::from));
+        notes.extend(UNITS_OF_BUFFERS.map(String::from));
         notes.extend(rings(&request.grid));
         notes.extend(test_file.notes.iter().cloned());
         notes.extend(without_parts(&request.grid));
@@ -54,12 +54,12 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
 }
 
 /// The meaning of the figures of `perf buffers`.
-const UNITS_OF_PROCESSES: [&str; 4] = [
-    "each process runs on a core of its own; ratios are paired within rounds, with the least and the most; a star: every round is \
+const UNITS_OF_BUFFERS: [&str; 4] = [
+    "each thread runs on a core of its own; ratios are paired within rounds, with the least and the most; a star: every round is \
      outside the noise, which A/A runs measure",
     "latencies in µs from submission to completion; user and sys: CPU time in per cent of a core, kernel workers included",
     "per operation: CPU µs, sw (context switches), calls (system calls), irqs (interrupts of the whole machine)",
-    "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of the processes that measured, irq \
+    "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of this process, irq \
      that of interrupts, idle with waiting for I/O",
 ];
 

@@ -24,16 +24,11 @@ const SMALLEST_PART: u64 = 512;
 /// Time that fio needs to start.
 const FIO_SET_UP: Duration = Duration::from_millis(350);
 
-/// Time that a process needs to start, register its pool, and end.
-const PROCESS_SET_UP: Duration = Duration::from_millis(40);
-
-/// The values of every factor to measure. Each list except `processes` has at least one value.
+/// The values of every factor to measure. Each list has at least one value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     /// Page cache before each run.
     pub cache: Vec<Cache>,
-    /// Numbers of worker processes; empty if this process makes the runs.
-    pub processes: Vec<usize>,
     /// Threads.
     pub numjobs: Vec<usize>,
     /// Reads or writes.
@@ -120,10 +115,9 @@ impl Timing {
 
     /// Returns about how long a step takes.
     pub fn length(&self, step: &Step) -> Duration {
-        let processes = if step.setup.processes.is_some() { PROCESS_SET_UP } else { Duration::ZERO };
         // fio has no warm-up.
         let before = if step.setup.engine.is_fio() { FIO_SET_UP } else { self.warmup_of(&step.setup) };
-        before + self.duration + processes
+        before + self.duration
     }
 }
 
@@ -149,7 +143,6 @@ impl Grid {
     pub fn plain() -> Grid {
         Grid {
             cache: vec![Cache::Keep],
-            processes: Vec::new(),
             numjobs: vec![1],
             rw: vec![Rw::RandRead],
             blocks: vec![4096],
@@ -167,9 +160,9 @@ impl Grid {
         }
     }
 
-    /// Returns the largest number of threads or processes, and the largest depth of one of them.
+    /// Returns the largest number of threads, and the largest depth of one of them.
     pub fn most(&self) -> (u64, u64) {
-        let threads = self.numjobs.iter().chain(&self.processes).max();
+        let threads = self.numjobs.iter().max();
         let depths = self.depths.iter().map(|depth| depth.iodepth).max();
         (threads.copied().unwrap_or(1) as u64, depths.unwrap_or(1) as u64)
     }
@@ -210,8 +203,7 @@ impl Grid {
         Params {
             block_size_bytes: self.blocks[0],
             block_sizes_bytes: self.blocks.clone(),
-            processes: self.processes.clone(),
-            parts: (!self.processes.is_empty()).then_some(self.parts),
+            parts: self.choices.then_some(self.parts),
             numjobs: self.numjobs.clone(),
             iodepth: distinct(self.depths.iter().map(|depth| depth.iodepth)),
             batch: distinct(batches().map(|batch| batch.size)),
@@ -239,14 +231,8 @@ impl Grid {
 
     /// Returns what the runs of each cell have in common.
     fn cells(&self) -> Vec<Setup> {
-        let processes: Vec<Option<usize>> = if self.processes.is_empty() {
-            vec![None]
-        } else {
-            self.processes.iter().map(|&n| Some(n)).collect()
-        };
         let mut cells = vec![Setup::default()];
         cells = each(cells, &self.cache, |cell, &cache| Setup { cache, ..cell });
-        cells = each(cells, &processes, |cell, &processes| Setup { processes, ..cell });
         cells = each(cells, &self.numjobs, |cell, &numjobs| Setup { numjobs, ..cell });
         cells = each(cells, &self.rw, |cell, &rw| Setup { rw, ..cell });
         cells = each(cells, &self.blocks, |cell, &block| Setup { block, ..cell });
@@ -299,7 +285,7 @@ impl Grid {
     /// Returns the other ways to read the same block with normal buffers.
     fn choices_in(&self, cell: Setup) -> Vec<Setup> {
         let smallest = self.blocks.iter().min() == Some(&cell.block);
-        let measured = cell.processes == Some(1) && cell.rw == Rw::RandRead && smallest;
+        let measured = cell.numjobs == 1 && cell.rw == Rw::RandRead && smallest;
         if !measured || !CHOICE_DEPTHS.contains(&cell.iodepth) {
             return Vec::new();
         }
@@ -454,14 +440,14 @@ mod tests {
         }
     }
 
-    fn of_processes() -> Grid {
+    fn of_buffers() -> Grid {
         Grid {
             blocks: vec![4096, 131_072],
             depths: vec![Depth::of(1), Depth::of(128)],
             ways: every_way(&[Route::Ring], &Buffers::ALL),
             parts: 32,
             alignment: 512,
-            processes: vec![1, 2],
+            numjobs: vec![1, 2],
             open: vec![Open::Direct],
             choices: true,
             has_ring: true,
@@ -481,7 +467,7 @@ mod tests {
 
     #[test]
     fn every_run_is_made_once() {
-        let steps = of_processes().steps();
+        let steps = of_buffers().steps();
         assert_made_once(&steps);
         // 8 cells of 4 kinds and A/A, and 6 choices in one of them.
         assert_eq!(steps.len(), 3 * (8 * 5 + 6));
@@ -490,7 +476,7 @@ mod tests {
     #[test]
     fn fio_and_adaptive_files_are_measured_at_one_depth() {
         let depths = vec![Depth::of(1), Depth::of(16), Depth::of(128)];
-        let grid = Grid { fio: true, depths, ..of_processes() };
+        let grid = Grid { fio: true, depths, ..of_buffers() };
         let cell: Vec<Setup> = grid.steps().into_iter().map(|step| step.setup).collect();
         let of = |is: &dyn Fn(&Setup) -> bool| -> Vec<(Open, Cache)> {
             let setups = distinct(cell.iter().copied().filter(|setup| is(setup)));
@@ -512,7 +498,7 @@ mod tests {
     #[test]
     fn flags_and_rings_by_hand_are_measured_in_the_rounds_of_the_grid() {
         let ring_flags = vec![Some(RingFlags::None), Some(RingFlags::Coop)];
-        let grid = Grid { ring_flags, engines: vec![Engine::Ringfile, Engine::ByHand], ..of_processes() };
+        let grid = Grid { ring_flags, engines: vec![Engine::Ringfile, Engine::ByHand], ..of_buffers() };
         let steps = grid.steps();
         // Four kinds of buffers, two of flags and two of rings, A/A; the choices with the first flags alone.
         assert_eq!(steps.len(), 3 * (8 * (4 * 4 + 1) + 6));
@@ -524,7 +510,7 @@ mod tests {
 
     #[test]
     fn blocks_are_split_as_far_as_the_alignment_allows() {
-        let parts = |alignment, block| Grid { alignment, ..of_processes() }.parts_of(block);
+        let parts = |alignment, block| Grid { alignment, ..of_buffers() }.parts_of(block);
         assert_eq!((parts(512, 4096), parts(512, 131_072)), (Some(8), Some(32)));
         assert_eq!((parts(4096, 4096), parts(4096, 131_072)), (None, Some(32)));
         assert_eq!((parts(1, 4096), parts(4096, 16_384)), (Some(8), Some(4)));
@@ -534,12 +520,12 @@ mod tests {
     #[test]
     fn a_file_without_direct_io_or_a_machine_without_a_ring_has_fewer_choices() {
         let cells = |grid: Grid| grid.steps().iter().filter(|step| step.round == 1).count();
-        let buffered = Grid { open: vec![Open::Buffered], cache: vec![Cache::Warm], ..of_processes() };
+        let buffered = Grid { open: vec![Open::Buffered], cache: vec![Cache::Warm], ..of_buffers() };
         assert!(buffered.steps().iter().all(|step| !step.setup.direct && step.setup.cache == Cache::Warm));
         // Route ring with a warm cache is in the grid already.
         assert_eq!(cells(buffered), 8 * 5 + 2);
         let workers =
-            Grid { has_ring: false, ways: every_way(&[Route::Auto], &Buffers::ALL), ..of_processes() };
+            Grid { has_ring: false, ways: every_way(&[Route::Auto], &Buffers::ALL), ..of_buffers() };
         assert!(workers.steps().iter().all(|step| step.setup.route != Some(Route::Ring)));
         assert_eq!(cells(workers), 8 * 5 + 4);
     }
@@ -550,7 +536,7 @@ mod tests {
             alignment: 4096,
             ways: vec![(Route::Ring, Buffers::Vectored)],
             blocks: vec![4096],
-            ..of_processes()
+            ..of_buffers()
         };
         assert!(grid.steps().is_empty());
     }

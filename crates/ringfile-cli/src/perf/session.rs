@@ -1,7 +1,6 @@
 //! A measurement in progress, of any command: the test file, the runs, and the results.
 //!
-//! An engine in this process makes the runs, or worker processes if the grid has any. Invariants: everything that can
-//! be refused is refused before the first byte is read or written; what was measured is printed and saved however the
+//! Invariants: everything that can be refused is refused before the first byte is read or written; what was measured is printed and saved however the
 //! command ends.
 
 use std::path::absolute;
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use super::outputs::{self, Outputs};
 use super::plan::Step;
-use super::processes::{self, WorkerOrder};
 use super::request::Request;
 use super::{check, notes};
 use crate::engine::Fio;
@@ -32,7 +30,7 @@ use crate::verify::Verifier;
 /// How often results are saved while measuring: if the process is killed, no more than this is lost.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
-/// Carries out a command without worker processes.
+/// Carries out a command.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
     let intent = check::intent(&request)?;
     let output = request.output;
@@ -207,10 +205,8 @@ impl<'a> Session<'a> {
             }
             Err(failure) => return Err(self.test_file.naming(failure)),
         };
-        let whole = outcome.failure.is_none() && !self.interrupt.asked();
-        // An interrupted run of this process is kept as far as it got.
-        let counts = setup.processes.is_none() && (outcome.ops > 0 || outcome.errors > 0);
-        if whole || counts {
+        // An interrupted run is kept as far as it got.
+        if outcome.ops > 0 || outcome.errors > 0 {
             let mut run = outcome.run(step.setup, step.round, step.role, &job);
             run.parts = step.parts;
             run.cached_before = cached_before;
@@ -222,16 +218,10 @@ impl<'a> Session<'a> {
         outcome.failure.map_or(Ok(()), |failure| Err(self.test_file.naming(failure)))
     }
 
-    /// Makes one run in this process or in worker processes. Also returns why memory was not registered, if that was
-    /// refused.
-    fn carry_out(&self, step: &Step, job: &Job) -> Result<(Outcome, Option<String>), Failure> {
+    /// Makes one run. Also returns why memory was not registered, if that was refused.
+    pub fn carry_out(&self, step: &Step, job: &Job) -> Result<(Outcome, Option<String>), Failure> {
         let label = label(step);
         let mut tick = || self.progress.tick(&label);
-        if let Some(count) = step.setup.processes.filter(|_| !step.setup.engine.is_fio()) {
-            let cores = sys::allowed_cores().into_iter().take(count).enumerate();
-            let orders = cores.map(|(number, core)| (processes::command(), self.order(job, number, core)));
-            return processes::run(orders.collect(), &self.interrupt, &mut tick);
-        }
         let bench = Bench {
             path: &self.test_file.reopened,
             namespace: self.test_file.block_device.is_some(),
@@ -242,19 +232,12 @@ impl<'a> Session<'a> {
         Ok((outcome, ringfile::buf::refused_registration().map(|refused| refused.to_string())))
     }
 
-    /// Returns the order for one worker process of a run.
-    pub fn order(&self, job: &Job, number: usize, core: usize) -> WorkerOrder {
-        // Each process visits other offsets.
-        let job = Job { seed: number as u64, ..job.clone() };
-        WorkerOrder { path: self.test_file.reopened.clone(), job, core }
-    }
-
-    /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file
-    /// in several ways; before direct I/O, all its pages are dropped from the cache, whatever was measured earlier.
+    /// Brings the page cache into the state that a step requires. A grid with other choices measures the same file in
+    /// several ways; before direct I/O, all its pages are dropped from the cache, whatever was measured earlier.
     pub fn settle(&mut self, step: &Step) -> Result<Option<f64>, Failure> {
         let wanted = step.setup.cache;
         let first = self.cache_before.replace(wanted) != Some(Cache::Keep);
-        let drops = step.setup.processes.is_some() && wanted == Cache::Keep && first;
+        let drops = self.request.grid.choices && wanted == Cache::Keep && first;
         self.test_file.settle(if drops { Cache::Cold } else { wanted })
     }
 
@@ -277,7 +260,7 @@ impl<'a> Session<'a> {
             warmup: request.timing.warmup_of(&setup),
             duration: request.timing.duration,
             access: request.access(setup.cache),
-            seed: 0,
+            pinned: self.request.kind == Kind::Buffers,
             verify: None,
         }
     }
@@ -324,10 +307,7 @@ impl<'a> Session<'a> {
 /// Returns a step in a few words, for the progress bar.
 fn label(step: &Step) -> Vec<String> {
     let setup = &step.setup;
-    let jobs = match setup.processes {
-        Some(_) => format!("round {}", step.round),
-        None => format!("jobs {}", setup.numjobs),
-    };
+    let jobs = format!("jobs {}", setup.numjobs);
     let depth = match setup.batching() {
         Some(Batching { size, inflight }) => format!("{inflight} × {size} in flight"),
         None => format!("{} depth {}", values::short_size(setup.block), setup.iodepth),

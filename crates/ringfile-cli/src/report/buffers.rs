@@ -13,7 +13,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
     let keys = [&cell_keys(&grid)[..], &[Factor::Buffers]].concat();
     let of = |metrics: &[Metric]| medians::of(&keys, &grid, metrics);
     let mut tables = vec![of(&columns::GRID), comparison_table(&results.runs, &grid)];
-    // The CPU time of the whole machine beside that of the processes, in per cent of a core.
+    // The CPU time of the whole machine beside that of this process, in per cent of a core.
     if !known(&[Metric::MachineIdle], &grid).is_empty() {
         tables.push(of(&columns::MACHINE).titled("whole machine"));
     }
@@ -27,7 +27,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
 /// Returns the factors that name a cell, with the ring's flags where rings are compared too.
 fn cell_keys(groups: &[Group<'_>]) -> Vec<Factor> {
     let setups = || groups.iter().map(|group| group[0].setup);
-    let mut keys = vec![Factor::Processes, Factor::Rw, Factor::Block, Factor::Depth];
+    let mut keys = vec![Factor::Jobs, Factor::Rw, Factor::Block, Factor::Depth];
     keys.extend(setups().any(|setup| !setup.engine.is_ours()).then_some(Factor::Engine));
     keys.extend(setups().any(|setup| setup.ring_flags.is_some()).then_some(Factor::RingFlags));
     keys

@@ -218,8 +218,8 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
 
 /// Returns what all setups of a cell have in common. One of them has the A/A run for all.
 fn place_of(setup: &Setup) -> Setup {
-    let &Setup { numjobs, processes, iodepth, batch, inflight, rw, block, .. } = setup;
-    Setup { numjobs, processes, iodepth, batch, inflight, rw, block, ..Setup::default() }
+    let &Setup { numjobs, iodepth, batch, inflight, rw, block, .. } = setup;
+    Setup { numjobs, iodepth, batch, inflight, rw, block, ..Setup::default() }
 }
 
 /// The noise of one figure in a session, from its A/A runs.

@@ -31,7 +31,7 @@ pub fn parse(text: &[u8]) -> Result<Results, String> {
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err("is empty".into());
     }
-    let value: serde_json::Value =
+    let mut value: serde_json::Value =
         serde_json::from_slice(text).map_err(|error| format!("is not whole JSON ({error})"))?;
     let Some(schema) = value.get("schema").and_then(serde_json::Value::as_u64) else {
         return Err("holds no results of ringfile perf (it has no schema number)".into());
@@ -39,6 +39,12 @@ pub fn parse(text: &[u8]) -> Result<Results, String> {
     if schema != u64::from(SCHEMA) {
         let newer = if schema > u64::from(SCHEMA) { ": use a newer ringfile, or" } else { "" };
         return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}{newer}"));
+    }
+    // Older files have processes of one thread each.
+    for run in value.get_mut("runs").and_then(serde_json::Value::as_array_mut).into_iter().flatten() {
+        if let Some(processes) = run.get("processes").filter(|count| count.is_number()).cloned() {
+            run["numjobs"] = processes;
+        }
     }
     let results: Results = serde_json::from_value(value)
         .map_err(|error| format!("holds no results of ringfile perf ({error})"))?;

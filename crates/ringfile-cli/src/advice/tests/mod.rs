@@ -153,7 +153,7 @@ fn an_interrupted_session_gives_what_it_has() {
     }
     let mut first = whole.clone();
     let of_first =
-        |run: &Run| run.setup.block == 4096 && run.setup.iodepth == 1 && run.setup.processes == Some(1);
+        |run: &Run| run.setup.block == 4096 && run.setup.iodepth == 1 && run.setup.numjobs == 1;
     first.runs.retain(|run| of_first(run) && run.setup.rw == crate::model::Rw::RandRead);
     let advised = advised(&first);
     assert!(advised.contains(&("depth = 1".into(), NotCompared)), "{advised:?}");
@@ -191,13 +191,13 @@ fn hostile_figures_never_panic() {
                 run.latency_ns = None;
                 run.fixed_ops = [None, Some(u64::MAX)][random.usize(..2)];
                 run.route_ops = None;
-                run.setup.processes = [None, Some(usize::MAX), Some(0)][random.usize(..3)];
+                run.setup.numjobs = [1, usize::MAX, 0][random.usize(..3)];
                 run.setup.block = [0, 1, u64::MAX, 4096][random.usize(..4)];
                 run.setup.iodepth = [0, 1, usize::MAX, 16][random.usize(..4)];
                 run.round = [0, 1, u32::MAX][random.usize(..3)];
             }
         }
-        results.params.processes = vec![usize::MAX];
+        results.params.numjobs = vec![usize::MAX];
         results.params.file = "a\n\u{1b}[31m\"b\" = # x".into();
         results.advice = advise(&results);
         assert!(!text::block(&results, Some(20), true).is_empty());

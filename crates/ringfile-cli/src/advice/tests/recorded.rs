@@ -31,7 +31,7 @@ pub struct World {
     pub rounds: u32,
     pub blocks: Vec<u64>,
     pub depths: Vec<usize>,
-    pub processes: Vec<usize>,
+    pub numjobs: Vec<usize>,
 }
 
 impl World {
@@ -49,7 +49,7 @@ impl World {
             rounds: 3,
             blocks: vec![4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
             depths: vec![1, 4, 16, 64, 128],
-            processes: vec![1, 2],
+            numjobs: vec![1, 2],
         }
     }
 
@@ -59,7 +59,7 @@ impl World {
             rounds: 5,
             blocks: vec![4 << 10, 128 << 10],
             depths: vec![1, 16, 128],
-            processes: vec![1],
+            numjobs: vec![1],
             ..self
         }
     }
@@ -69,7 +69,7 @@ impl World {
         let mut random = Rng::with_seed(seed);
         // Of their own, so that the runs that advice rests on do not depend on whether these are made.
         let mut of_others = Rng::with_seed(!seed);
-        let cell = |step: &Step| (step.setup.processes, step.setup.rw, step.setup.block, step.setup.iodepth);
+        let cell = |step: &Step| (step.setup.numjobs, step.setup.rw, step.setup.block, step.setup.iodepth);
         let (low, high) = self.noise;
         let mut runs = Vec::new();
         for cell in self.grid().steps().chunk_by(|one, other| cell(one) == cell(other)) {
@@ -98,7 +98,7 @@ impl World {
         let route = if self.has_ring { Route::Ring } else { Route::Auto };
         Grid {
             cache: vec![if self.direct { Cache::Keep } else { Cache::Warm }],
-            processes: self.processes.clone(),
+            numjobs: self.numjobs.clone(),
             rw: vec![Rw::RandRead, Rw::RandWrite],
             blocks: self.blocks.clone(),
             depths: self.depths.iter().copied().map(Depth::of).collect(),
@@ -162,7 +162,7 @@ fn normal(random: &mut Rng) -> f64 {
 
 /// IOPS of a device that takes `latency_us` for one operation and can do so many at once, and so many bytes a second.
 fn device(job: Setup, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
-    let jobs = if job.route == Some(Route::Inline) { 1 } else { job.iodepth } * job.processes.unwrap_or(1);
+    let jobs = if job.route == Some(Route::Inline) { 1 } else { job.iodepth } * job.numjobs;
     let bandwidth = most_bytes / job.block as f64;
     (jobs as f64 * 1e6 / latency_us).min(most_iops).min(bandwidth)
 }

@@ -49,7 +49,7 @@ impl Asked {
     /// Reads the command line.
     pub fn of(args: &BuffersArgs) -> Result<Asked, Failure> {
         let ms = Duration::from_millis;
-        let (blocks, depths, duration, warmup, rounds, processes): (&[u64], &[usize], _, _, _, _) =
+        let (blocks, depths, duration, warmup, rounds, threads): (&[u64], &[usize], _, _, _, _) =
             match args.quick {
                 true => (&[4 << 10, 128 << 10], &[1, 16, 128], ms(150), ms(30), 5, 1),
                 false => (
@@ -74,7 +74,7 @@ impl Asked {
             depths: listed(&args.iodepth, depths).into_iter().map(Depth::of).collect(),
             ways: every_way(&[route], &listed(&args.buffers, &Buffers::ALL)),
             parts: args.parts as usize,
-            processes: listed(&args.processes, &(1..=machine::cpus().min(processes)).collect::<Vec<usize>>()),
+            numjobs: listed(&args.numjobs, &(1..=machine::cpus().min(threads)).collect::<Vec<usize>>()),
             rw: listed(&args.rw, &default_rw),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
             engines: engines(args.by_hand),
@@ -106,15 +106,15 @@ impl Asked {
                 "--bs {odd} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or --buffered"
             ));
         }
-        let most = grid.processes.iter().max().copied().unwrap_or(1);
+        let most = grid.most().0 as usize;
         let cores = machine::cpus();
         if most > cores {
             let cores = counted(cores, "core");
-            let why = format!("{most} processes need a core each, and this process may use {cores}");
-            return usage(format!("{why}: lower --processes"));
+            let why = format!("{most} threads need a core each, and this process may use {cores}");
+            return usage(format!("{why}: lower --numjobs"));
         }
         check_rings(grid)?;
-        let advice = "less --iodepth, smaller --bs, or fewer --processes";
+        let advice = "less --iodepth, smaller --bs, or a lower --numjobs";
         check_memory(grid.memory(), " at the largest depth", advice)
     }
 }

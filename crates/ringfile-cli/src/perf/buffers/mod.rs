@@ -119,6 +119,6 @@ fn fit(grid: &mut Grid, access: AskedOpen, test_file: &mut TestFile) -> Result<(
 /// Returns what will be measured, and how long it will take.
 fn announcement(grid: &Grid, length: Duration) -> String {
     let rough = humantime::format_duration(Duration::from_secs(length.as_secs().max(1)));
-    let cells = grid.processes.len() * grid.rw.len() * grid.blocks.len() * grid.depths.len();
+    let cells = grid.numjobs.len() * grid.rw.len() * grid.blocks.len() * grid.depths.len();
     format!("{cells} cells in {} rounds, about {rough}", grid.rounds)
 }

@@ -11,15 +11,14 @@ use std::time::Duration;
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options as FoldOptions};
 use inferno::flamegraph::{self, Options as GraphOptions};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::super::plan::{Grid, Step};
-use super::super::processes;
 use super::super::session::Session;
 use crate::error::errno_text;
 use crate::job::Job;
 use crate::model::{Engine, Hot, Profile, Role, Setup};
-use crate::sys;
 use crate::values::{self, Bytes, short_size};
 
 /// Samples per second: an odd number, so as not to run in step with a timer.
@@ -27,6 +26,9 @@ const FREQUENCY: &str = "997";
 
 /// The shortest time to profile each kind of buffers, for several hundred samples.
 const PROFILED: Duration = Duration::from_secs(2);
+
+/// The shortest warm-up, in which perf attaches to this process.
+const ATTACHING: Duration = Duration::from_millis(500);
 
 /// The number of functions to list for the kernel and for user space.
 const HOTTEST: usize = 10;
@@ -45,7 +47,7 @@ impl Profiler {
         let folder = tempfile::tempdir()
             .map_err(|error| format!("no folder for perf's data can be made: {}", errno_text(&error)))?;
         let profiler = Profiler { folder };
-        let tried = profiler.record().arg("true").output();
+        let tried = profiler.record().args(["--", "true"]).output();
         match tried {
             Ok(output) if output.status.success() => Ok(profiler),
             Ok(output) => Err(refused(&output)),
@@ -58,10 +60,10 @@ impl Profiler {
         }
     }
 
-    /// Returns a `perf record` command, to which the command to profile is appended.
+    /// Returns a `perf record` command, to which what it samples is appended.
     fn record(&self) -> Command {
         let mut command = Command::new("perf");
-        command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data()).arg("--");
+        command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data());
         command
     }
 
@@ -94,9 +96,8 @@ pub fn of(session: &mut Session<'_>) -> Vec<Profile> {
             return profiles;
         }
     };
-    let Some(&core) = sys::allowed_cores().first() else { return profiles };
     for step in steps(&session.request.grid) {
-        match profile(session, &step, &profiler, core) {
+        match profile(session, &step, &profiler) {
             Ok(profile) => profiles.push(profile),
             Err(_) if session.interrupt.asked() => return profiles,
             Err(why) => {
@@ -112,38 +113,35 @@ fn profile(
     session: &mut Session<'_>,
     step: &Step,
     profiler: &Profiler,
-    core: usize,
 ) -> Result<Profile, String> {
     session.settle(step).map_err(|failure| failure.to_string())?;
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = profiler.record();
-    command.arg(program).arg(processes::WORKER);
     let job = session.job(step);
-    // perf records all of the process's run. Without a warm-up, all operations that are sampled are also counted.
-    let job = Job { duration: job.duration.max(PROFILED), warmup: Duration::ZERO, ..job };
-    let order = session.order(&job, 0, core);
-    let kind = values::name(&step.setup.buffers);
-    let label = ["profile".to_string(), kind, Bytes(step.setup.block).to_string()];
-    let tick = &mut || session.progress.tick(&label);
-    let ran = processes::run(vec![(command, order)], &session.interrupt, tick);
+    let job = Job { duration: job.duration.max(PROFILED), warmup: job.warmup.max(ATTACHING), ..job };
+    let mut command = profiler.record();
+    command.args(["-p", &std::process::id().to_string()]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut perf = command.spawn().map_err(|error| format!("perf can't be run: {}", errno_text(&error)))?;
+    let ran = session.carry_out(step, &job);
+    // It writes what it has sampled, and ends. If it has ended already, its data says so.
+    let _ = kill_process(Pid::from_child(&perf), Signal::INT);
+    let _ = perf.wait();
     let (outcome, _) = ran.map_err(|failure| failure.to_string())?;
     profiler.profile(step, outcome.ops)
 }
 
-/// Returns the runs to profile: each kind of buffers with each block size, at the largest depth, in
-/// one process.
+/// Returns the runs to profile: each kind of buffers with each block size, at the largest depth, by
+/// one thread.
 fn steps(grid: &Grid) -> Vec<Step> {
     let depth = grid.depths.iter().map(|depth| depth.iodepth).max();
     let is_of = |setup: &Setup| {
         Some(setup.iodepth) == depth
             && (setup.engine, setup.rw) == (Engine::Ringfile, grid.rw[0])
-            && setup.processes == grid.processes.first().copied()
+            && setup.numjobs == 1
             && (setup.ring_flags, setup.route) == (grid.ring_flags[0], Some(grid.ways[0].0))
             && setup.direct == grid.is_direct()
     };
     let all = grid.steps();
     let first = all.iter().filter(|step| is_of(&step.setup) && (step.role, step.round) == (Role::Measure, 1));
-    first.map(|step| Step { setup: Setup { processes: Some(1), ..step.setup }, ..*step }).collect()
+    first.copied().collect()
 }
 
 /// Returns why perf failed, in its own words.
