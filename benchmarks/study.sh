@@ -54,9 +54,9 @@ mkdir -p "$folder"
 dd if=/dev/urandom of="$file" bs=1M count=512 status=none
 sync "$file"
 place "Disk" --file "$file"
-printf '### Kernel functions that not all buffers have\n\n'
+printf '### Functions that took CPU time\n\n'
 "$ringfile" perf buffers --tables --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --numjobs 1 --bs 4k,128k \
-    --iodepth 128 --profile --file "$file" 2>/dev/null | awk '/^\|not with all/ { on = 1 } /^$/ { on = 0 } on'
+    --iodepth 128 --profile --file "$file" 2>/dev/null | awk '/^\|profile/ { on = 1 } /^$/ { on = 0 } on'
 echo
 if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then
     made=yes

@@ -68,9 +68,8 @@ pub struct BuffersArgs {
     /// difference is claimed [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<1000>)]
     pub rounds: Option<u32>,
-    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions
-    /// in the kernel and in user space, kernel functions without a sample with some kinds of buffers where chance does
-    /// not explain that, and flame graphs in the --report (needs perf)
+    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel
+    /// and in user space, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
     /// Print the reasons below the advice

@@ -13,7 +13,10 @@ Start with:
     ringfile perf file --file /data/test.bin --direct --against fio
 
 Existing files are never written to without --overwrite, and no output file is replaced without
---force.";
+--force.
+
+Exit status: 0 success, 1 I/O failed or a block had wrong content, 2 the input cannot be carried
+out, 130 interrupted (what was measured until then is printed and saved).";
 
 /// `ringfile perf file`.
 pub const FILE: &str = "\
@@ -28,15 +31,7 @@ Examples:
     ringfile perf file --file /data/table.db --rw randread --route auto,ring,inline,workers
 
   Checking every byte that is read and written:
-    ringfile perf file --file /data/test.bin --rw randrw --verify
-
-Figures:
-  IOPS, MiB/s and latencies are medians over the rounds; CPU µs is user and system time per
-  operation, kernel workers included. Changes are computed within each round; the A/A row compares
-  a run with itself, and smaller changes are noise.
-
-Exit status: 0 success, 1 I/O failed while measuring, 2 the input cannot be carried out,
-130 interrupted (what was measured until then is printed and saved).";
+    ringfile perf file --file /data/test.bin --rw randrw --verify";
 
 /// `ringfile perf batch`.
 pub const BATCH: &str = "\
@@ -45,10 +40,7 @@ Examples:
     ringfile perf batch --file /data/test.bin --direct --rounds 5
 
   One large batch at a time compared with 16, all on one core:
-    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16
-
-Exit status: 0 success, 1 I/O failed while measuring, 2 the input cannot be carried out,
-130 interrupted.";
+    taskset -c 0 ringfile perf batch --file /data/test.bin --numjobs 1 --batch 256 --inflight 1,16";
 
 /// `ringfile perf multiread`.
 pub const MULTIREAD: &str = "\
@@ -57,10 +49,7 @@ Examples:
     ringfile perf multiread --file /data/test.bin --direct --batch 250 --rounds 5
 
   From the page cache, in blocks of 4 KiB, without fio:
-    ringfile perf multiread --bs 4k --engines ringfile,by-hand,pread
-
-Exit status: 0 success, 1 I/O failed while measuring, 2 the input cannot be carried out,
-130 interrupted.";
+    ringfile perf multiread --bs 4k --engines ringfile,by-hand,pread";
 
 /// `ringfile perf buffers`.
 pub const BUFFERS: &str = "\
@@ -78,19 +67,7 @@ Examples:
     ringfile perf buffers --bs 4k --iodepth 16,128 --ring-flags none,coop,defer,sqpoll --by-hand
 
   What dividing a block into 32 parts costs, and where the CPU time goes:
-    ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
-
-Figures:
-  --tables prints them below the advice; --report and --json always have them. A gain is that of
-  the value over the one that stands under `instead of`.
-  IOPS, MiB/s and latencies are medians over the rounds, for all threads together. user and sys
-  are CPU time in per cent of one core, kernel workers included; CPU µs is their sum per operation.
-  A second table shows the CPU time of the whole machine, from /proc/stat.
-  A difference is claimed only if all rounds agree on it, and it is larger than that between
-  repetitions of the same run (A/A).
-
-Exit status: 0 success, 1 I/O failed while measuring, 2 the input cannot be carried out,
-130 interrupted (what was measured until then is printed and saved).";
+    ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html";
 
 /// `ringfile report`.
 pub const REPORT: &str = "\
@@ -101,16 +78,7 @@ Examples:
   Two kernels, two machines, before and after a change:
     ringfile perf buffers --quick --file /data/test.bin --json before.json
     ringfile perf buffers --quick --file /data/test.bin --json after.json
-    ringfile report before.json after.json
-
-Figures:
-  Medians over the rounds are compared, in cells that both files have: IOPS, CPU µs per operation,
-  p50 and p99. A difference is outside the spread if all rounds and A/A runs of one file lie above
-  those of the other, by more than the A/A runs of both vary; that needs 3 rounds in each file. The
-  files were not measured in turn: whatever changed on the machine in between has an effect too.
-
-Exit status: 0 success, whether or not there are differences, 1 a file could not be written,
-2 wrong input.";
+    ringfile report before.json after.json";
 
 /// `ringfile perf pool`.
 pub const POOL: &str = "\
@@ -125,17 +93,4 @@ Examples:
     ringfile perf pool --message-size 1000 --batch 100 --sync --rate-limit 100MiB
 
   As fast as possible, with more readers than writers, and only with the pool:
-    ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json
-
-Figures:
-  Latencies are in µs, for whole batches. A producer's latency counts from the time at which the
-  batch was due by the rate, so that a stall shows in everything that was due meanwhile; without a
-  rate it counts from the batch's start. A consumer's latency counts from the time at which the
-  batch was written until it has been read and checked. late p99 is the part before the batch was
-  started. p99.99 needs 10,000 operations or more. CPU µs is user and system time of the side's own
-  threads per buffer. Figures are medians over the rounds; the A/A row compares the first kind of
-  memory with itself, and smaller changes are noise. Below the tables are notes on whether the rate
-  was kept, and on what the pool did.
-
-Exit status: 0 success, 1 I/O failed or a block had wrong content, 2 the input cannot be carried
-out, 130 interrupted (what was measured until then is printed and saved).";
+    ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json";

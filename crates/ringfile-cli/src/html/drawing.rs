@@ -4,11 +4,11 @@
 
 use maud::Markup;
 
+use super::bars::{self, Bar};
 use super::layout::{Layout, titled};
 use super::marks::LegendEntry;
 use super::plot::{Plot, Point, Series};
 use super::scale::{self, Scale};
-use super::strip::{Dot, Row, Strip};
 use crate::model::{
     Factor, Group, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words,
 };
@@ -34,9 +34,7 @@ pub enum What {
 pub struct Look<'a> {
     /// Which factor goes where.
     pub layout: Layout,
-    /// Runs beside the grid that the choice of direct I/O and route rests on (`perf buffers`).
-    pub choices: Vec<&'a Run>,
-    /// Their cells outside the grid.
+    /// Cells beside the grid that the choice of direct I/O and route rests on (`perf buffers`).
     pub beside: Vec<Group<'a>>,
     kind: Option<Kind>,
     /// The cells of the plots.
@@ -57,13 +55,7 @@ impl<'a> Look<'a> {
         let firsts: Vec<&Run> = groups.iter().map(|group| group[0]).collect();
         let layout = Layout::of(results.kind, &firsts);
         let names = distinct(firsts.iter().map(|run| layout.name(run)));
-        let choices = choices(&groups, &others);
-        Look { layout, choices, beside: others, kind: results.kind, groups, names }
-    }
-
-    /// Returns whether a run is in the plots.
-    pub fn in_grid(&self, run: &Run) -> bool {
-        self.groups.iter().any(|group| group[0].setup == run.setup)
+        Look { layout, beside: others, kind: results.kind, groups, names }
     }
 
     fn smallest_block(&self) -> u64 {
@@ -81,16 +73,6 @@ impl<'a> Look<'a> {
 pub fn usual_way(runs: &[&Run]) -> Option<Way> {
     let ways = by(runs, |run| run.setup.way()).into_iter().rev();
     ways.max_by_key(|(_, runs)| runs.len()).map(|(way, _)| way)
-}
-
-/// Returns the runs of other ways, and those of the grid in the same cells.
-fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
-    let place = |run: &Run| {
-        let setup = run.setup;
-        (setup.rw, setup.block, setup.iodepth, setup.buffers, setup.numjobs)
-    };
-    let beside = |group: &&Group<'a>| others.iter().any(|other| place(other[0]) == place(group[0]));
-    grid.iter().filter(beside).chain(others).flatten().copied().collect()
 }
 
 impl What {
@@ -112,7 +94,7 @@ impl What {
     pub fn meaning(self, look: &Look<'_>) -> String {
         let spread = match look.layout.x {
             Some(_) => "Points are medians of the rounds, bars reach from the least to the most.",
-            None => "A dot is one round, the bar their median.",
+            None => "Bars are medians of the rounds, thin lines reach from the least to the most.",
         };
         match self {
             What::Iops => format!(
@@ -231,11 +213,7 @@ fn over(look: &Look<'_>, what: What, layout: &Layout) -> Vec<Picture> {
     plots.retain(|(_, groups)| groups.iter().any(|group| any(group, |figure| figure > 0.0)));
     let picture = |((heading, title), groups): ((String, String), Vec<&Group<'_>>)| match layout.x {
         Some(x) => Picture::of_plot(heading, &plot(look, what, x, title, &groups)),
-        None => Picture {
-            heading,
-            svg: strip(look, what, title, &groups).svg(),
-            series: Vec::new(),
-        },
+        None => Picture { heading, svg: bars(look, what, &title, &groups), series: Vec::new() },
     };
     plots.into_iter().map(picture).collect()
 }
@@ -263,25 +241,15 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
-/// Returns the plot of a layout without an axis: a row for each series, a dot for each round.
-fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
-    let row =
-        |group: &&Group<'_>| rounds(look.layout.name(group[0]), look.style(group[0]), group, what.metric());
-    let rows: Vec<Row> = groups.iter().map(row).collect();
-    let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
-    let x_title = what.y_title().trim_end_matches(", logarithmic").into();
-    Strip { title, x_title, x, noise: None, rows }
-}
-
-/// Returns a row with a dot for each round.
-pub fn rounds(label: String, style: usize, runs: &[&Run], metric: Metric) -> Row {
-    let dots = runs.iter().filter_map(|run| {
-        let figure = metric.of(run)?;
-        let tip = format!("{label}, round {}: {} {}", run.round, metric.text(figure), metric.unit());
-        Some(Dot { x: figure, tip })
-    });
-    let dots = dots.collect();
-    Row::of_dots(label, style, dots)
+/// Returns the plot of a layout without an axis: a bar for each series.
+fn bars(look: &Look<'_>, what: What, title: &str, groups: &[&Group<'_>]) -> Markup {
+    let bar = |group: &&Group<'_>| {
+        let spread = Spread::of(group.iter().filter_map(|run| what.metric().of(run)))?;
+        Some(Bar { label: look.layout.name(group[0]), style: look.style(group[0]), spread })
+    };
+    let bars: Vec<Bar> = groups.iter().filter_map(bar).collect();
+    let unit = what.y_title().trim_end_matches(", logarithmic");
+    bars::svg(title, unit, &bars, |value| what.metric().text(value))
 }
 
 fn point(name: &str, what: What, axis: Factor, group: &Group<'_>) -> Option<Point> {

@@ -3,16 +3,15 @@
 //! Knows results, not how they were measured. Invariants: text from outside (file names, command lines, notes) is
 //! escaped; the page fits windows of 360 pixels and more without scrolling sideways.
 
+mod bars;
 pub mod drawing;
 mod layout;
 mod marks;
 mod overview;
 mod page;
 mod plot;
-mod rounds;
 mod scale;
 mod sections;
-mod strip;
 mod tables;
 
 use maud::html;
@@ -27,7 +26,6 @@ pub fn write(results: &Results) -> String {
         (sections::advice(results))
         @if results.runs.is_empty() { p.note { "Nothing was measured: the command ended before its first run." } }
         (sections::plots(results))
-        (rounds::section(results))
         (sections::profile(results))
         (tables::section(results))
         (sections::notes(results))

@@ -1,32 +1,21 @@
 //! The plot at the top of a page of `perf buffers`: the speed of direct, adaptive and buffered files, cold and warm.
 //!
-//! Knows runs and drawings. Invariants: a panel's scale is linear and begins at zero; each bar has its figure beside it.
+//! Knows runs and bars.
 
-use maud::{Markup, html};
+use maud::Markup;
 
-use super::{marks, page, text_width};
+use super::bars::{self, Bar};
+use super::{marks, page};
 use crate::model::{
     Buffers, Cache, Engine, Kind, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread,
 };
 use crate::numbers::rate;
 use crate::values::{self, short_size};
 
-const LEFT: f64 = 104.0;
-const TOP: f64 = 46.0;
-const ROW: f64 = 26.0;
-const BAR: f64 = 16.0;
-
-/// One bar: a way of opening the file, by ringfile or by fio.
-struct Bar {
-    label: String,
-    style: usize,
-    iops: Spread,
-}
-
 /// Returns the section; empty if direct I/O was not compared with the page cache.
 pub fn section(results: &Results) -> Markup {
     let Some(cell) = cell(results) else { return Markup::default() };
-    let of = |cache| bars(results, &cell, cache);
+    let of = |cache| bars_of(results, &cell, cache);
     let (cold, warm) = (of(Cache::Cold), of(Cache::Warm));
     let has = |is: fn(&Bar) -> bool| cold.iter().chain(&warm).any(is);
     let mut meaning = format!(
@@ -43,7 +32,7 @@ pub fn section(results: &Results) -> Markup {
     meaning += if has(|bar| bar.style == marks::NOISE) { " Grey: fio with the same job." } else { "" };
     let panels = [("Nothing in memory (cold page cache)", cold), ("All in memory (warm page cache)", warm)];
     let panels = panels.into_iter().filter(|(_, bars)| !bars.is_empty());
-    let panels = panels.map(|(title, bars)| panel(title, &bars));
+    let panels = panels.map(|(title, bars)| bars::svg(title, "reads a second", &bars, rate));
     page::section("What each way of opening a file gives here", &meaning, page::plots(panels))
 }
 
@@ -59,7 +48,7 @@ fn cell(results: &Results) -> Option<Setup> {
     runs.map(|run| run.setup).filter(|_| is_of_grid).max_by_key(|setup| setup.iodepth)
 }
 
-fn bars(results: &Results, cell: &Setup, cache: Cache) -> Vec<Bar> {
+fn bars_of(results: &Results, cell: &Setup, cache: Cache) -> Vec<Bar> {
     let ways = [
         (Engine::Ringfile, Open::Direct),
         (Engine::Ringfile, Open::Adaptive),
@@ -80,46 +69,14 @@ fn bars(results: &Results, cell: &Setup, cache: Cache) -> Vec<Bar> {
             ..cell.opened(open)
         };
         let runs = results.runs.iter().filter(|run| run.role == Role::Measure && run.setup == setup);
-        let iops = Spread::of(runs.filter_map(|run| Metric::Iops.of(run)))?;
+        let spread = Spread::of(runs.filter_map(|run| Metric::Iops.of(run)))?;
         let way = values::name(&open);
         let (label, style) = if ours { (way, 0) } else { (format!("fio, {way}"), marks::NOISE) };
-        Some(Bar { label, style, iops })
+        Some(Bar { label, style, spread })
     };
     let bars: Vec<Bar> = ways.into_iter().filter_map(bar).collect();
     // Direct I/O alone, which has no page cache, says nothing about one.
     if bars.iter().any(|bar| !bar.label.ends_with("direct")) { bars } else { Vec::new() }
-}
-
-fn panel(title: &str, bars: &[Bar]) -> Markup {
-    let most = bars.iter().map(|bar| bar.iops.max).fold(1.0, f64::max);
-    let figures = bars.iter().map(|bar| text_width(&rate(bar.iops.median))).fold(0.0, f64::max);
-    // The figures are bold.
-    let right = marks::WIDTH - 1.25 * figures - 12.0;
-    let across = |value: f64| LEFT + (value / most).clamp(0.0, 1.0) * (right - LEFT);
-    let bottom = TOP + ROW * bars.len() as f64;
-    let drawing = html! {
-        text.h x="0" y="15" { (title) }
-        text.t x="0" y="32" { "reads a second" }
-        @for (index, bar) in bars.iter().enumerate() {
-            @let top = TOP + ROW * index as f64;
-            @let middle = top + BAR / 2.0;
-            @let (end, low, high) = (across(bar.iops.median), across(bar.iops.min), across(bar.iops.max));
-            text.t x="0" y=(format!("{:.1}", middle + 4.0)) { (bar.label) }
-            g class=(marks::class(bar.style)) {
-                g.p {
-                    title { (bar.label) ": " (rate(bar.iops.median)) " (" (rate(bar.iops.min)) " to " (rate(bar.iops.max)) ")" }
-                    // At least as wide as can be seen.
-                    path.m d=(format!("M{LEFT} {top:.1}H{:.1}v{BAR}H{LEFT}z", end.max(LEFT + 2.0))) {}
-                    path.q d=(format!("M{low:.1} {middle:.1}H{high:.1}")) {}
-                }
-            }
-            text.t.b x=(format!("{:.1}", high.max(end) + 8.0)) y=(format!("{:.1}", middle + 4.0)) { (rate(bar.iops.median)) }
-        }
-        path.axis d=(format!("M{LEFT} {}V{bottom:.1}", TOP - 4.0)) {}
-    };
-    let figures: Vec<String> =
-        bars.iter().map(|bar| format!("{} {}", bar.label, rate(bar.iops.median))).collect();
-    marks::svg(bottom + 6.0, &format!("{title}, reads a second: {}", figures.join(", ")), &drawing)
 }
 
 #[cfg(test)]
@@ -131,7 +88,7 @@ mod tests {
     fn labels(results: &Results) -> Vec<Vec<String>> {
         let Some(cell) = cell(results) else { return Vec::new() };
         let labels = |bars: Vec<Bar>| bars.into_iter().map(|bar| bar.label).collect::<Vec<_>>();
-        [Cache::Cold, Cache::Warm].map(|cache| labels(bars(results, &cell, cache))).into()
+        [Cache::Cold, Cache::Warm].map(|cache| labels(bars_of(results, &cell, cache))).into()
     }
 
     #[test]

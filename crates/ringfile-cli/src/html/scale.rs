@@ -25,28 +25,6 @@ impl Scale {
         Scale::linear(0.0, if most > 0.0 { most } else { 1.0 }, label)
     }
 
-    /// Creates a scale between round numbers around all values and 0.
-    fn around_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
-        let (mut low, mut high) = (0.0_f64, 0.0_f64);
-        for value in values.filter(|value| value.is_finite()) {
-            (low, high) = (low.min(value), high.max(value));
-        }
-        if high - low < f64::MIN_POSITIVE {
-            (low, high) = (-1.0, 1.0);
-        }
-        Scale::linear(low, high, label)
-    }
-
-    /// Creates a scale of changes in per cent, with 0. Nothing falls by more than 100.
-    pub fn changes(values: impl Iterator<Item = f64>) -> Scale {
-        let mut scale = Scale::around_zero(values, per_cent);
-        if scale.low < -100.0 {
-            scale.low = -100.0;
-            scale.ticks.retain(|(value, _)| *value >= -100.0);
-        }
-        scale
-    }
-
     fn linear(low: f64, high: f64, label: fn(f64) -> String) -> Scale {
         let step = round_step((high - low) / 4.0);
         let (first, last) = ((low / step).floor(), (high / step).ceil());
@@ -165,15 +143,6 @@ pub fn count(value: f64) -> String {
         _ => (value, ""),
     };
     format!("{}{unit}", trimmed(scaled))
-}
-
-/// Returns a change in per cent on an axis.
-pub fn per_cent(value: f64) -> String {
-    if value == 0.0 {
-        "0 %".into()
-    } else {
-        format!("{}{} %", if value > 0.0 { "+" } else { "−" }, trimmed(value.abs()))
-    }
 }
 
 /// Returns microseconds on an axis: `20 µs`, `5 ms`, `1 s`.

@@ -9,14 +9,11 @@ use super::layout::titled;
 use super::marks;
 use super::overview;
 use super::page;
-use super::scale::{self, Scale};
-use super::strip::Strip;
 use super::tables;
 use crate::advice::text::{self, unquiet};
 use crate::error::one_line;
-use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
+use crate::model::{Hot, Kind, Machine, Open, Profile, Results, by, distinct};
 use crate::numbers::{counted, figure};
-use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
 
 /// Returns the title of the page.
@@ -151,56 +148,13 @@ pub fn plots(results: &Results) -> Markup {
                 @for (_, section) in sections { (section) }
             }
         }
-        (choices(&look))
     }
-}
-
-/// Returns the plots of the ways of I/O measured beside the grid, with a row for each.
-fn choices(look: &Look<'_>) -> Markup {
-    if look.choices.is_empty() {
-        return Markup::default();
-    }
-    let by_others = look.choices.iter().any(|run| !run.setup.engine.is_ours());
-    let engine = by_others.then_some(Factor::Engine);
-    let parts: Vec<Factor> = engine.into_iter().chain([Factor::Open, Factor::Cache, Factor::Route]).collect();
-    let plots: Vec<Markup> =
-        by(&look.choices, |run| words(&[Factor::Rw, Factor::Block, Factor::Depth], &run.setup))
-            .into_iter()
-            .map(|(title, runs)| {
-                let groups = by(&runs, |run| words(&parts, &run.setup));
-                let rows =
-                    groups.into_iter().map(|(label, runs)| drawing::rounds(label, 0, &runs, Metric::Iops));
-                let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
-                Strip {
-                    title: titled(&title, "All runs"),
-                    x_title: "operations a second, more is better".into(),
-                    x,
-                    noise: None,
-                    rows: rows.collect(),
-                }
-                .svg()
-            })
-            .collect();
-    let meaning = "The same random I/O with direct I/O and through the page cache, cold (dropped before) and warm (holding all \
-                   of the file), on each route: ring is io_uring, inline a plain call, auto the library's choice. Each dot is \
-                   a round, the bar their median. The axis is logarithmic.";
-    page::section("Direct or buffered, and which route", meaning, page::plots(plots))
 }
 
 /// Returns where CPU time goes, for each kind of buffers that was profiled.
 pub fn profile(results: &Results) -> Markup {
-    let apart = profile::apart(&results.profile);
     let body = html! {
         @for profile in &results.profile { (profiled(profile)) }
-        @if !apart.is_empty() {
-            h3 { "Kernel functions without a sample with some kinds of buffers" }
-            p.means {
-                "Samples in a million operations; - means none. If each operation spent as much time in a function with every kind, \
-                 chance would add any row to this table in one of 1000 profiles, however many functions are compared. Waiting for \
-                 locks also depends on what else runs."
-            }
-            (tables::table(&apart))
-        }
     };
     let meaning = "The functions that took most time themselves while each kind of buffers was measured, in per cent of all \
                    samples. In a flame graph the width of a box is its share of the time, and each box stands on its caller.";

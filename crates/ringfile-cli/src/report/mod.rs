@@ -24,8 +24,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
     let runs = &results.runs;
     let mut tables = match results.kind {
         Some(Kind::Buffers) => {
-            let profile = [profile::table(&results.profile), profile::apart(&results.profile)];
-            buffers::tables(results).into_iter().chain(profile).collect()
+            buffers::tables(results).into_iter().chain([profile::table(&results.profile)]).collect()
         }
         Some(Kind::Pool) => vec![pool::table(runs), pool::changes(runs)],
         Some(Kind::Batch | Kind::Multiread) => vec![batches::table(runs), change::table(runs)],

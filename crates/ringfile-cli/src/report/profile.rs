@@ -5,9 +5,6 @@ use crate::model::{Buffers, Hot, Profile, by};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// The chance of listing, in a cell, any function in which all kinds of buffers spend the same time per operation.
-const MISTAKEN: f64 = 0.001;
-
 /// A function, and a figure for each kind of buffers: usually its share of the time in per cent.
 type FunctionRow<'a> = (&'a str, Vec<Option<f64>>);
 
@@ -29,48 +26,6 @@ pub fn table(profiles: &[Profile]) -> Table {
         }
     }
     table
-}
-
-/// Returns the kernel functions that have no sample with some kinds of buffers, where chance does not explain that: in
-/// samples per million operations, because each kind makes as many operations as it can.
-pub fn apart(profiles: &[Profile]) -> Table {
-    let table = Table::default().text("not with all buffers").end_keys();
-    let mut table = columns(profiles, table).text("function");
-    for cell in cells(profiles) {
-        let ops: Vec<f64> = cell.iter().map(|profile| profile.ops as f64).collect();
-        // Older files do not say how many operations were sampled.
-        if ops.contains(&0.0) {
-            continue;
-        }
-        let all = rows(&cell, KERNEL);
-        let comparisons = all.len() * cell.len();
-        let mut name = named(&cell);
-        for (function, percents) in all {
-            let counts: Vec<f64> = percents
-                .iter()
-                .zip(&cell)
-                .map(|(percent, profile)| (percent.unwrap_or(0.0) * profile.samples as f64 / 100.0).round())
-                .collect();
-            if is_apart(&counts, &ops, comparisons) {
-                let rate = |(&count, &ops): (&f64, &f64)| (count > 0.0).then(|| count * 1e6 / ops);
-                let row = (function, counts.iter().zip(&ops).map(rate).collect());
-                let keys = std::iter::once(std::mem::take(&mut name));
-                table.row(keys.chain(texts(profiles, &cell, row)).collect());
-            }
-        }
-    }
-    table
-}
-
-/// Returns whether a kind lacks samples of a function by more than chance. If all spent the same time in it per
-/// operation, each sample would miss a kind with a probability of 1 minus the kind's share of the operations; the
-/// threshold is divided by the number of functions and kinds that are compared (Bonferroni's correction).
-fn is_apart(counts: &[f64], ops: &[f64], comparisons: usize) -> bool {
-    let (samples, all_ops): (f64, f64) = (counts.iter().sum(), ops.iter().sum());
-    let by_chance = |ops: f64| (1.0 - ops / all_ops).powf(samples);
-    let surely =
-        |(&count, &ops): (&f64, &f64)| count == 0.0 && by_chance(ops) * comparisons as f64 <= MISTAKEN;
-    counts.iter().zip(ops).any(surely)
 }
 
 /// All functions of the kernel or of user space, and the hottest of them.
