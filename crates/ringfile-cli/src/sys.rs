@@ -208,28 +208,6 @@ pub fn lines_of(stdout: Option<ChildStdout>) -> io::Result<Receiver<String>> {
     Ok(lines)
 }
 
-/// Returns the number of extents of a file on its device; `None` if the file system does not report them (FIEMAP).
-pub fn extents(file: &File) -> Option<u64> {
-    /// `struct fiemap` of linux/fiemap.h, without room for extents: the kernel then only counts.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Fiemap {
-        start: u64,
-        length: u64,
-        flags: u32,
-        mapped_extents: u32,
-        extent_count: u32,
-        reserved: u32,
-    }
-    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
-
-    let mut map = Fiemap { length: u64::MAX, ..Fiemap::default() };
-    // SAFETY: the kernel reads and writes one `Fiemap`, which lives on this stack frame for the whole call; with an
-    // `extent_count` of 0 it writes nothing behind it.
-    let status = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &mut map) };
-    (status == 0).then_some(map.mapped_extents.into())
-}
-
 /// Returns device and inode of the file that a loop device shows, and its number if it is a device.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
         return (None, queued);
     }
     let (mut route, sure) = choose(&contests, direct, queued);
-    let mut because = because(measured, &contests, (route, queued), sure, &runs);
+    let mut because = because(&contests, (route, queued), sure, &runs);
     if let Some(iops) = waits(measured, direct).filter(|_| route == Route::Inline) {
         because += &format!(
             "; but cold reads reach {} IOPS, and each would block an inline call: auto distinguishes them",
@@ -75,27 +75,8 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
     }
 }
 
-/// Returns a text saying that `auto` is behind the better of two routes, which is a defect of the library; empty if it
-/// is not.
-fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String {
-    let of = |route: Route| of_route(runs, route);
-    let rated = routes.into_iter().filter_map(|route| Some((route, median(&of(route), Metric::Iops)?)));
-    let Some((best, _)) = rated.max_by(|(_, one), (_, other)| one.total_cmp(other)) else {
-        return String::new();
-    };
-    let verdict = measured.contest(&of(Route::Auto), &of(best)).map(|contest| contest.iops);
-    match verdict.filter(|verdict| verdict.outside && verdict.ratio.median < 1.0) {
-        Some(verdict) => {
-            let times = verdict.about_times(&format!("the IOPS of {}", name(&best)));
-            format!(", {times}: a defect of ringfile to report")
-        }
-        None => String::new(),
-    }
-}
-
 /// Returns the figures of the chosen side over the other: at the greatest depth in full, at the others in few words.
 fn because(
-    measured: &Measured<'_>,
     contests: &[(usize, Contest)],
     (route, queued): (Route, Route),
     sure: Sure,
@@ -118,10 +99,7 @@ fn because(
     }
     let deepest = contests.last().map_or(1, |(depth, _)| *depth);
     match iops(Route::Auto, deepest).filter(|_| queued != Route::Auto) {
-        Some(auto) => {
-            let behind = behind(measured, &at_depth(runs, deepest), [Route::Inline, queued]);
-            format!("{text}; auto {auto} at depth {deepest}{behind}")
-        }
+        Some(auto) => format!("{text}; auto {auto} at depth {deepest}"),
         None => text,
     }
 }

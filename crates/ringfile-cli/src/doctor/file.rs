@@ -49,8 +49,6 @@ pub struct FileFacts {
     pub space_available: Option<u64>,
     /// Bytes of a file.
     pub size: Option<u64>,
-    /// Pieces that a file lies in on its device.
-    pub extents: Option<u64>,
     /// Of `compressed`, `encrypted`, `immutable`, `append-only`, `verity`, `dax`, `nocow`.
     pub attributes: Vec<String>,
     /// What reads were tried on, or why they were not.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device::{self, Device};
 use super::features::Feature;
-use super::file::{FileFacts, PathKind};
+use super::file::FileFacts;
 use super::{direct, durable, flags, place, process, route};
 use crate::error::{Failure, usage};
 use crate::report::output;
@@ -172,9 +172,6 @@ fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure>
     known.file.routes = route::look(&subjects, known.file.direct.as_ref());
     stage(&mut known, "durable writes");
     known.file.durable = durable::look(&subjects);
-    stage(&mut known, "pieces of the file");
-    let file = subjects.reads.as_ref().filter(|_| known.file.kind == Some(PathKind::File));
-    known.file.extents = file.and_then(sys::extents);
     known.file.answered = true;
     stage(&mut known, "done");
     Ok(())

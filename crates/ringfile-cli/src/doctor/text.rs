@@ -8,7 +8,6 @@ use console::{Style, style};
 use super::Report;
 use super::device::{Device, DeviceKind};
 use super::features::Feature;
-use super::findings::time;
 use super::process::{Limit, Process};
 use super::report::{Finding, Severity};
 use crate::error::one_line;
@@ -157,45 +156,15 @@ fn summary(report: &Report) -> String {
     parts.join(", ")
 }
 
+/// Returns the facts of the process that no finding states.
 fn process(process: &Process) -> Vec<(&'static str, String)> {
-    let held = match process.memlock.applies {
-        Some(false) => ", which does not apply to this process (CAP_IPC_LOCK)",
-        _ => "",
-    };
-    let registered = match process.memlock.registered {
-        Some(bytes) => {
-            format!("; {} registered at once, of {} tried", Bytes(bytes), Bytes(process.memlock.tried))
-        }
-        None => "; registering was not tried".into(),
-    };
-    let memlock = limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string());
-    let switch = match (process.io_uring_disabled, process.io_uring_errno) {
-        _ if process.io_uring_kills => "a seccomp filter kills programs that use it (SIGSYS)".into(),
-        (_, Some(errno)) => crate::error::errno_text(&std::io::Error::from_raw_os_error(errno)),
-        (Some(value), None) => format!("may be used (kernel.io_uring_disabled = {value})"),
-        (None, None) => "may be used".into(),
-    };
     let seccomp = process.seccomp.as_deref().unwrap_or("unknown");
     let rights = if process.no_new_privs == Some(true) { ", no new privileges" } else { "" };
-    let plain = |count: u64| count.to_string();
-    let (files, processes) = (limit(&process.open_files, plain), limit(&process.processes, plain));
-    let group = &process.cgroup;
-    let mut limits: Vec<String> = group.cpus.map(|cpus| format!("{cpus:.1} cores")).into_iter().collect();
-    limits.extend(group.memory.map(|memory| format!("{} of memory", Bytes(memory))));
-    limits.extend(group.io.iter().map(|io| format!("{} {} on {}", io.what, io.limit, io.device)));
-    let group = if limits.is_empty() { "no limits found".into() } else { limits.join(", ") };
-    let mut facts = vec![
-        ("memlock", format!("{memlock}{held}{registered}")),
-        ("io_uring", switch),
-        ("seccomp", format!("{seccomp}{rights}")),
-    ];
+    let (files, processes) = (limit(&process.open_files), limit(&process.processes));
+    let mut facts = vec![("seccomp", format!("{seccomp}{rights}"))];
     facts.extend(process.container.as_ref().map(|container| ("container", format!("yes: {container}"))));
-    facts.extend(process.io_workers.map(|[bounded, unbounded]| {
-        let of = "for files and block devices";
-        ("kernel threads", format!("at most {bounded} {of}, {unbounded} for all else, for each thread"))
-    }));
     facts.push(("limits", format!("{files} open files, {processes} processes")));
-    facts.extend([("control group", group), ("memory", memory(process))]);
+    facts.push(("memory", memory(process)));
     facts
 }
 
@@ -213,17 +182,16 @@ fn memory(process: &Process) -> String {
     format!("{} of {} available, {swap}, huge pages: {huge}", size(memory.available), size(memory.total))
 }
 
-fn limit(limit: &Limit, show: impl Fn(u64) -> String) -> String {
+fn limit(limit: &Limit) -> String {
     match (limit.soft, limit.hard) {
         (None, _) => "unlimited".into(),
-        (Some(soft), Some(hard)) if hard > soft => {
-            format!("{} (may be raised to {})", show(soft), show(hard))
-        }
-        (Some(soft), None) => format!("{} (may be raised)", show(soft)),
-        (Some(soft), _) => show(soft),
+        (Some(soft), Some(hard)) if hard > soft => format!("{soft} (may be raised to {hard})"),
+        (Some(soft), None) => format!("{soft} (may be raised)"),
+        (Some(soft), _) => soft.to_string(),
     }
 }
 
+/// Returns the facts of PATH that no finding states.
 fn file(report: &Report) -> Vec<(&'static str, String)> {
     let file = &report.file;
     let mut facts = Vec::new();
@@ -237,8 +205,7 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         facts.push(("space", format!("{} of {} free", Bytes(available), Bytes(total))));
     }
     if let Some(size) = file.size {
-        let pieces = file.extents.map(|extents| format!(" in {}", counted(extents as usize, "piece")));
-        facts.push(("size", format!("{}{}", Bytes(size), pieces.unwrap_or_default())));
+        facts.push(("size", Bytes(size).to_string()));
     }
     if !file.attributes.is_empty() {
         facts.push(("attributes", file.attributes.join(", ")));
@@ -252,14 +219,6 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
     // Facts are empty if PATH did not answer.
     facts.retain(|(_, fact)| !fact.is_empty());
     if let Some(direct) = &file.direct {
-        let word = if direct.usable { "yes" } else { "no" };
-        let multiples = match (direct.offset_alignment, direct.memory_alignment) {
-            (Some(offset), Some(memory)) if direct.usable => {
-                format!("; offsets and lengths in multiples of {offset}, addresses of {memory}")
-            }
-            _ => String::new(),
-        };
-        facts.push(("direct I/O", format!("{word}: {}{multiples}", direct.why)));
         let atomic = match direct.atomic_writes {
             Some([min, max]) => format!(
                 "a power of two from {} to {}, at a multiple of it (`File::write_atomic_at`)",
@@ -279,34 +238,12 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         };
         facts.push(("adaptive reads", text.into()));
     }
-    facts.extend(without_waiting(report));
-    for durable in &file.durable {
-        let name = if facts.iter().any(|(name, _)| *name == "durable 4 KiB") { "" } else { "durable 4 KiB" };
-        let (median, least, most) = (time(durable.median_us), time(durable.least_us), time(durable.most_us));
-        let (way, rounds) = (durable.way.text(), durable.rounds);
-        facts.push((name, format!("{median}: {way} ({least} to {most} in {rounds} rounds)")));
-    }
     let routes: Vec<String> =
         file.routes.iter().map(|taken| format!("{} by {}", taken.what, taken.most())).collect();
     if !routes.is_empty() {
         facts.push(("ringfile's routes", routes.join(", ")));
     }
     facts
-}
-
-/// Returns which I/O supports RWF_NOWAIT.
-fn without_waiting(report: &Report) -> Option<(&'static str, String)> {
-    let told = report.file.nonblocking;
-    let all = [
-        ("buffered reads", told.buffered_reads),
-        ("buffered writes", told.buffered_writes),
-        ("direct reads", told.direct_reads),
-        ("direct writes", told.direct_writes),
-    ];
-    let word = |usable: bool| if usable { "yes" } else { "no" };
-    let known: Vec<String> =
-        all.into_iter().filter_map(|(what, usable)| Some(format!("{what} {}", word(usable?)))).collect();
-    (!known.is_empty()).then(|| ("non-blocking", known.join(", ")))
 }
 
 fn devices(report: &Report) -> Vec<(&'static str, String)> {

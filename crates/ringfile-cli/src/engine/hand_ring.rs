@@ -156,7 +156,7 @@ impl<'a> HandRing<'a> {
     }
 
     /// Sees completions that came after the last [`enter`](Self::enter).
-    pub fn look(&mut self) {
+    fn look(&mut self) {
         self.completions.sync();
     }
 
@@ -211,38 +211,21 @@ impl Drop for HandRing<'_> {
     }
 }
 
-/// Makes a ring with exactly these flags. Without any, makes one with those of RocksDB's flags that this kernel
-/// supports: `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that makes the ring uses it.
+/// Makes a ring with exactly these flags. Without any, makes one with `DEFER_TASKRUN` if this kernel has that (Linux
+/// 6.1). Only the thread that makes the ring uses it.
 pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     match flags {
-        None => {
-            return step_down(|single_issuer, defer_taskrun| {
-                let mut builder = IoUring::builder();
-                if single_issuer {
-                    builder.setup_single_issuer();
-                }
-                if defer_taskrun {
-                    builder.setup_defer_taskrun();
-                }
-                builder.build(entries)
-            });
-        }
+        None => match make_ring(Some(RingFlags::Defer), entries) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => &mut builder,
+            made => return made,
+        },
         Some(RingFlags::None) => &mut builder,
         Some(RingFlags::Coop) => builder.setup_coop_taskrun().setup_taskrun_flag(),
         Some(RingFlags::Defer) => builder.setup_single_issuer().setup_defer_taskrun(),
         Some(RingFlags::Sqpoll) => builder.setup_sqpoll(RingFlags::SQPOLL_IDLE.as_millis() as u32),
     };
     builder.build(entries)
-}
-
-/// Calls `make` with both flags, and with one less after each EINVAL.
-fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
-    let less = [(true, false), (false, false)].into_iter();
-    less.fold(make(true, true), |made, (single_issuer, defer_taskrun)| match made {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(single_issuer, defer_taskrun),
-        other => other,
-    })
 }
 
 /// Returns an error unless the kernel moved the whole block.

@@ -7,8 +7,8 @@ use maud::{Markup, html};
 
 use super::drawing::Look;
 use super::page;
-use crate::model::{Factor, Metric, Results, Role, Run, columns, differing};
-use crate::report::medians::{self, keyed, known, labels};
+use crate::model::{Factor, Metric, Results, Run, columns, differing};
+use crate::report::medians::{self, known};
 use crate::report::table::Table;
 
 /// Returns a table as an element of a page.
@@ -53,7 +53,6 @@ pub fn section(results: &Results) -> Markup {
             summary { "As on the terminal" small { "with the change that each choice makes, compared within each round" } }
             @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
         }
-        details { summary { "Every run" small { (runs.len()) " runs, in the order measured" } } (every(runs)) }
     };
     let meaning = "IOPS: operations a second. Latencies in µs: half of the operations took p50 or \
                    less, 99 of 100 took p99 or less. CPU µs: processor time for one operation, user and kernel.";
@@ -74,20 +73,6 @@ fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
 fn medians_of(groups: &[Vec<&Run>], metrics: &[Metric]) -> Markup {
     let measured: Vec<&Run> = groups.iter().flatten().copied().collect();
     table(&medians::of(&keys(&measured), groups, &known(metrics, groups)))
-}
-
-/// Returns a row for each run.
-fn every(runs: &[Run]) -> Markup {
-    let keys = keys(&runs.iter().collect::<Vec<_>>());
-    let empty = keyed(&keys).number("round").end_keys();
-    let mut all = columns::PAGE_RUNS.iter().fold(empty, |table, metric| table.number(metric.title()));
-    for run in runs {
-        let mut row = labels(&keys, run);
-        row.push(format!("{}{}", run.round, if run.role == Role::Aa { " A/A" } else { "" }));
-        row.extend(columns::PAGE_RUNS.iter().map(|&metric| medians::median(&[run], metric)));
-        all.row(row);
-    }
-    table(&all)
 }
 
 /// Returns the factors that name a row: those that differ, or the engine.

@@ -63,5 +63,3 @@ pub const PAGE_COST: [Metric; 17] = [
     Ops,
     Errors,
 ];
-/// A page: each run by itself.
-pub const PAGE_RUNS: [Metric; 8] = [Iops, Bandwidth, Mean, P50, P99, P999, Max, Cpu];

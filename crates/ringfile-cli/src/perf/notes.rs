@@ -27,12 +27,10 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
     if request.kind != Kind::Buffers {
         notes.extend(access(runs));
         notes.extend(test_file.notes.iter().cloned());
-        notes.extend(cache(test_file, runs));
         notes.extend(cold::note(runs));
         notes.push(units(runs));
     } else {
         notes.extend(UNITS_OF_BUFFERS.map(String::from));
-        notes.extend(rings(&request.grid));
         notes.extend(test_file.notes.iter().cloned());
         notes.extend(without_parts(&request.grid));
     }
@@ -111,23 +109,6 @@ fn without_parts(grid: &Grid) -> Option<String> {
     })
 }
 
-/// Returns a note on the rings' setup flags, if any were requested.
-fn rings(grid: &Grid) -> Option<String> {
-    let by_hand =
-        "by hand: a hand-written loop over a ring, with file and ring registered, and the same buffers";
-    let flags = "ring flags: none (neither COOP_TASKRUN nor DEFER_TASKRUN), coop (COOP_TASKRUN), defer (DEFER_TASKRUN and \
-                 SINGLE_ISSUER), sqpoll (a kernel thread submits, on any core); a ring of the library's has SINGLE_ISSUER and \
-                 NO_SQARRAY always";
-    match (grid.ring_flags != [None], grid.engines.contains(&Engine::ByHand)) {
-        (true, true) => Some(format!("{by_hand}; {flags}")),
-        (true, false) => Some(flags.into()),
-        (false, true) => {
-            Some(format!("{by_hand}, with SINGLE_ISSUER and DEFER_TASKRUN where there are such"))
-        }
-        (false, false) => None,
-    }
-}
-
 /// Returns a note on the blocks that the runs visited.
 fn access(runs: &[Run]) -> Option<String> {
     let took = |access| runs.iter().any(|run| run.setup.rw.random() && run.access == Some(access));
@@ -181,23 +162,4 @@ fn units(runs: &[Run]) -> String {
         text += "; A/A compares ringfile with itself: smaller changes are noise";
     }
     text
-}
-
-fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {
-    let least = |figures: &mut dyn Iterator<Item = Option<f64>>| {
-        figures
-            .flatten()
-            .reduce(f64::min)
-            .map(|fraction| format!("{:.0} %", (fraction * 1000.0).floor() / 10.0))
-    };
-    let before = least(&mut runs.iter().map(|run| run.cached_before))?;
-    let after = least(&mut runs.iter().map(|run| run.cached_after))?;
-    let mut note = format!("page cache held at least {before} of the file before a run, {after} after it");
-    let stayed = |run: &Run| {
-        run.setup.cache == Cache::Cold && run.cached_before.is_some_and(|fraction| fraction > 0.01)
-    };
-    if runs.iter().any(stayed) {
-        note += &format!("; {} keeps its cache, so nothing was cold", test_file.filesystem);
-    }
-    Some(note)
 }

@@ -9,9 +9,6 @@ use crate::doctor::look::ANSWER;
 use crate::doctor::place::Medium;
 use crate::values::Bytes;
 
-/// With more pieces than this, smaller than a MiB on average, sequential reads are random on the disk.
-const MANY_EXTENTS: u64 = 1000;
-
 /// A program with slower durable writes spends most of its time on them.
 const SLOW_DURABLE_US: f64 = 5000.0;
 const SLUGGISH_DURABLE_US: f64 = 1000.0;
@@ -28,7 +25,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     if !file.answered {
         found.push(silent(file));
     }
-    let one = [medium(file), direct(file), durable(report), space(file), pieces(file), tail(file)];
+    let one = [medium(file), direct(file), durable(report), space(file), tail(file)];
     found.extend(one.into_iter().flatten());
     found.extend(attributes(file));
     // Layers, memory and devices in memory have a finding of their own about this.
@@ -233,28 +230,6 @@ fn space(file: &FileFacts) -> Option<Finding> {
         return Some(Finding::costly(50, "The file system is full", detail, fix));
     }
     Some(Finding::notable(7, "The file system is nearly full", detail, fix))
-}
-
-fn pieces(file: &FileFacts) -> Option<Finding> {
-    let (extents, size) = (file.extents.filter(|&extents| extents > MANY_EXTENTS)?, file.size?);
-    // Compressed data is always in pieces of at most 128 KiB.
-    if is_compressed(file) {
-        return None;
-    }
-    let mean = size / extents;
-    let path = &file.path;
-    let fix = match file.filesystem.as_deref() {
-        Some("ext4") => format!("`e4defrag {path}`"),
-        Some("xfs") => format!("`xfs_fsr -v {path}`"),
-        Some("btrfs") => format!("`btrfs filesystem defragment {path}`"),
-        _ => format!("copy it and rename the copy: `cp {path} {path}.new && mv {path}.new {path}`"),
-    };
-    (mean < 1 << 20).then(|| {
-        let detail =
-            format!("{extents} of them, {} on average: sequential reads are random on the disk", Bytes(mean));
-        let fix = format!("{fix}; allocate files before writing them (File::allocate)");
-        Finding::notable(14, "The file is in many pieces", detail, fix)
-    })
 }
 
 fn tail(file: &FileFacts) -> Option<Finding> {
