@@ -256,8 +256,7 @@ pub mod tests {
             warmup: Duration::ZERO,
             duration: Duration::from_secs(1),
             access: Access::Any,
-            amount: None,
-            seed: 0,
+            pinned: false,
             verify: verify.then(|| Arc::new(Verifier::new(512, blocks))),
         }
     }

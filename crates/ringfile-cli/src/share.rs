@@ -136,20 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_is_shared_out_to_the_last_operation() {
-        for access in [Access::Once, Access::Any] {
-            let job = Job { access, amount: Some(11), ..job(Rw::RandRead, 3, 4, 100, false) };
-            let taken: Vec<u64> = job
-                .shares()
-                .iter()
-                .map(|share| std::iter::from_fn(|| Some(share.take(3)).filter(|part| !part.is_empty())))
-                .map(|parts| parts.map(|part| part.end - part.start).sum())
-                .collect();
-            assert_eq!(taken, [4, 4, 3], "{access:?}");
-        }
-    }
-
-    #[test]
     fn without_a_limit_there_is_always_more() {
         let shares = job(Rw::RandRead, 1, 4, 8, false).shares();
         assert!((0..1000).all(|_| shares[0].take(5) == (0..5)));

@@ -341,29 +341,15 @@ mod tests {
 
     #[test]
     fn each_block_once_is_a_part_for_each_thread_that_cover_the_file() {
-        let job =
-            |rw, numjobs, amount| Job { access: Access::Once, amount, ..job(rw, numjobs, Buffers::Normal) };
+        let job = |numjobs| Job { access: Access::Once, ..job(Rw::RandRead, numjobs, Buffers::Normal) };
         assert_eq!(
-            sections(&job(Rw::RandRead, 2, None)).join(" "),
+            sections(&job(2)).join(" "),
             "--name=ringfile-0 --numjobs=1 --size=208896 --offset=0 --offset_increment=208896 \
              --name=ringfile-1 --numjobs=1 --size=204800 --offset=208896 --offset_increment=204800"
         );
         assert_eq!(
-            sections(&job(Rw::RandRead, 1, None)).join(" "),
+            sections(&job(1)).join(" "),
             "--name=ringfile-0 --numjobs=1 --size=413696 --offset=0 --offset_increment=413696"
-        );
-        let amount = arguments(Engine::Fio, &job(Rw::RandRead, 1, Some(50)));
-        assert_has(&amount, &["--io_size=204800", "--size=413696"]);
-        assert!(!amount.iter().any(|argument| argument.contains("runtime")), "{amount:?}");
-    }
-
-    #[test]
-    fn an_amount_is_shared_out() {
-        let job = Job { amount: Some(7), ..job(Rw::RandRead, 3, Buffers::Normal) };
-        assert_eq!(
-            sections(&job).join(" "),
-            "--name=ringfile-0 --numjobs=1 --size=413696 --io_size=12288 \
-             --name=ringfile-1 --numjobs=2 --size=413696 --io_size=8192"
         );
     }
 

@@ -249,24 +249,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_the_kernel_does_not_support_are_dropped_one_by_one() {
-        let kernel = |single: bool, defer: bool| {
-            move |single_issuer, defer_taskrun| match (single_issuer && !single, defer_taskrun && !defer) {
-                (false, false) => Ok((single_issuer, defer_taskrun)),
-                _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            }
-        };
-        assert_eq!(step_down(kernel(true, true)).expect("made"), (true, true));
-        assert_eq!(step_down(kernel(true, false)).expect("made"), (true, false));
-        assert_eq!(step_down(kernel(false, false)).expect("made"), (false, false));
-        let mut tries = 0;
-        let refused = step_down(|_, _| -> io::Result<()> {
-            tries += 1;
-            Err(io::Error::from_raw_os_error(libc::EPERM))
-        });
-        assert_eq!((refused.map_err(|error| error.raw_os_error()), tries), (Err(Some(libc::EPERM)), 1));
+    fn a_ring_without_asked_flags_has_one_issuer_where_the_kernel_knows_that() {
         if let (Ok(ring), Ok(features)) = (make_ring(None, 8), ringfile::metrics::ring_features()) {
-            let knows = features.iter().any(|name| name == "single_issuer");
+            let knows = features.iter().any(|name| name == "defer_taskrun");
             assert_eq!(ring.params().is_setup_single_issuer(), knows);
         }
     }

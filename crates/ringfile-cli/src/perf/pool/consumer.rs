@@ -156,12 +156,11 @@ mod tests {
         }
         let descriptor = std::os::fd::AsFd::as_fd(segment.file()).try_clone_to_owned().expect("a descriptor");
         corrupt(&descriptor.into(), 4096);
-        let (sender, inbox) = mpsc::channel();
-        let written = Written { segment, log: Weak::new(), first, at: Instant::now(), measured: true };
-        sender.send(written).expect("the consumer is there");
-        drop(sender);
-        let consumed = ringfile::block_on(Consumer::new(&shared, Plain, inbox).run());
-        (consumed, shared.checked())
+        let mut ledger = Ledger::begin(Instant::now());
+        let written = Written { segment, log: Weak::new(), first, at: Instant::now() };
+        let mut consumer = Consumer::new(&shared, Plain, mpsc::channel().1);
+        let consumed = ringfile::block_on(consumer.read(written, &mut ledger));
+        (consumed.map(|()| ledger), shared.checked())
     }
 
     #[test]

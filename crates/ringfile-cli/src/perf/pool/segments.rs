@@ -2,8 +2,8 @@
 //!
 //! They are recycled, as in many logs, because deleting would measure the file system: truncating a file by 64 MiB
 //! takes 15 to 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: segments
-//! use no more of the disk than allowed; they disappear with the process, however it ends, because they have no name.
-//! If a file system does not support files without a name, they have one for a moment.
+//! use no more of the disk than allowed; they disappear with the process, however it ends, because they have a name for
+//! a moment only.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -196,21 +196,10 @@ impl Log {
     }
 }
 
-/// Opens a file without a name; `number` distinguishes this process's files.
+/// Makes a file that loses its name at once, and lasts until it is closed; `number` distinguishes this process's files.
 fn open_unnamed(folder: &Path, memory: Memory, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).direct(memory.is_direct()).dont_cache(memory.is_uncached());
-    match options.clone().custom_flags(libc::O_TMPFILE).open_blocking(folder) {
-        Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
-            open_and_remove(&mut options, folder, number)
-        }
-        opened => opened,
-    }
-}
-
-/// Does the same on a file system without unnamed files: the file has a name for a moment, and lasts until it is
-/// closed.
-fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> ringfile::Result<File> {
     let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
     let opened = options.create_new(true).open_blocking(&path);
     if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
@@ -273,16 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_needs_a_name_has_none_afterwards() {
+    fn a_segment_has_no_name() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut options = OpenOptions::new();
-        let file = open_and_remove(options.read(true).write(true), folder.path(), 7).expect("a file");
+        let file = open_unnamed(folder.path(), Memory::Vec, 7).expect("a file");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
         ringfile::block_on(file.write_at(vec![7; 4096], 0)).expect("written");
         assert_eq!(file.size().expect("a size"), 4096);
         let name = format!(".ringfile-segment-{}-7", std::process::id());
         std::fs::write(folder.path().join(&name), "mine").expect("write");
-        assert!(open_and_remove(&mut options, folder.path(), 7).is_err());
+        assert!(open_unnamed(folder.path(), Memory::Vec, 7).is_err());
         assert_eq!(std::fs::read(folder.path().join(&name)).expect("still there"), b"mine");
     }
 

@@ -88,7 +88,7 @@ fn text_says_what_to_do() {
     let folder = disk_folder();
     let finished = run(&mut doctor(folder.path())).ok();
     assert!(finished.stderr.is_empty(), "{}", finished.stderr);
-    finished.says(&["ringfile doctor ", "Linux ", "\nProcess\n", "\nFile\n", "\nio_uring here\n", "memlock"]);
+    finished.says(&["ringfile doctor ", "Linux ", "\nProcess\n", "\nFile\n", "\nio_uring here\n", "seccomp"]);
     for line in finished.stdout.lines() {
         assert!(line.chars().count() <= 100 || !line.trim().contains(' ') || line.contains('`'), "{line}");
     }

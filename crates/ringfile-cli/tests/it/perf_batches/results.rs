@@ -78,17 +78,16 @@ fn every_route_carries_batches() {
 
 #[test]
 fn multiread_measures_every_form_for_every_batch() {
-    // Batches below, at and above the size of a hand-written ring.
     let (finished, results) = measured(&mut ringfile(
         "perf multiread --size 16m --duration 40ms --warmup 5ms --numjobs 2 --batch 1,7,256,1000 --rounds 2 \
-         --engines ringfile,two-rings,submit-only,pread",
+         --engines ringfile,by-hand,pread",
     ));
     assert_runs(&results);
     if finished.stderr.contains("a ring by hand failed") {
         return skip_part(" by hand", &finished.stderr);
     }
-    assert_eq!(names(&results, "engine"), BTreeSet::from(["pread", "ringfile", "submit-only", "two-rings"]));
-    assert_eq!(runs(&results).len(), 4 * 2 * (4 + 1));
+    assert_eq!(names(&results, "engine"), BTreeSet::from(["pread", "ringfile", "by-hand"]));
+    assert_eq!(runs(&results).len(), 4 * 2 * (3 + 1));
     assert_eq!(results["params"]["block_size_bytes"], 16384);
     for run in runs(&results) {
         assert_eq!(run["inflight"], 1, "{run}");
@@ -96,7 +95,7 @@ fn multiread_measures_every_form_for_every_batch() {
         assert_eq!(&run["iodepth"], depth, "{run}");
     }
     finished.says(&["% of pread|", "|µs/read|", "|cores|", "|A/A"]);
-    finished.says(&["|ringfile/pread", "|ringfile/two-rings", "|ringfile/submit-only"]);
+    finished.says(&["|ringfile/pread", "|ringfile/by-hand"]);
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn system_calls_are_what_strace_counts() {
     let folder = disk_folder();
     let (data, trace) = (file_with(&folder, &pattern(8 << 20)), folder.path().join("trace"));
     let arguments = "--bs 4k --iodepth 8 --rw randread --buffers normal --rounds 1 --warmup 0s --buffered \
-                     --processes 1 --duration 300ms --file";
+                     --numjobs 1 --duration 300ms --file";
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-e", &format!("trace={}", CALLS.join(",")), "-o"]).arg(&trace);
     command.arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]).args(arguments.split(' '));

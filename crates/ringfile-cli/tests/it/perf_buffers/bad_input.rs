@@ -1,15 +1,13 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::support::{disk_folder, file_with, files_in, folder, ringfile, run};
+use crate::support::{disk_folder, file_with, folder, ringfile, run};
 
 #[test]
 fn impossible_requests_are_errors_of_one_line() {
     for (arguments, part) in [
-        ("--processes 1000", "lower --processes"),
+        ("--numjobs 1000", "lower --numjobs"),
         ("--bs 1g --iodepth 4096 --size 2g", "less --iodepth"),
         ("--bs 1000 --direct", "--bs 4k"),
         ("--bs 4m --size 1m", "smaller blocks"),
@@ -33,17 +31,9 @@ fn impossible_requests_are_errors_of_one_line() {
 }
 
 #[test]
-fn names_that_json_can_not_hold_are_refused_at_once() {
-    let folder = folder();
-    let path = folder.path().join(OsStr::from_bytes(b"\xff.bin"));
-    run(ringfile("perf buffers --size 1m --bs 4k --file").arg(path)).fails_with(2, &["UTF-8"]);
-    assert_eq!(files_in(folder.path()), 0);
-}
-
-#[test]
 fn too_many_open_files_come_with_advice() {
     let program = env!("CARGO_BIN_EXE_ringfile");
-    for command in ["buffers --size 8m --bs 4k --iodepth 1 --rounds 1 --processes 1", "pool --size 8m"] {
+    for command in ["buffers --size 8m --bs 4k --iodepth 1 --rounds 1 --numjobs 1", "pool --size 8m"] {
         let script = format!("ulimit -n 11; exec {program} perf {command} --duration 20ms");
         let finished =
             run(Command::new("sh").arg("-c").arg(script).env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")));
@@ -68,11 +58,4 @@ fn no_output_is_replaced_and_none_is_another() {
     run(command.arg(&data).arg("--emit-config").arg(&data)).fails_with(2, &["the file that is measured"]);
     assert_eq!(std::fs::read(&there).expect("read"), b"mine");
     assert_eq!(std::fs::read(&data).expect("read").len(), 1 << 20);
-}
-
-#[test]
-fn the_process_behind_it_is_no_command_for_users() {
-    let finished = run(ringfile("perf-worker").stdin(Stdio::null()));
-    assert_eq!(finished.code, Some(2), "{finished:#?}");
-    assert!(finished.stderr.contains("ringfile perf buffers"), "{finished:#?}");
 }

@@ -6,7 +6,7 @@ use crate::support::{for_other_users, has_the_machine, json, run, runs, unprivil
 fn another_user_gets_results_and_advice() {
     let Some((shared, program)) = for_other_users() else { return };
     let arguments = "perf buffers --size 16m --duration 30ms --warmup 5ms --rounds 3 --rw randread --bs 4k,32k \
-                     --iodepth 1,16 --processes 1";
+                     --iodepth 1,16 --numjobs 1";
     // Profiles take three times as long as all the rest.
     for (memlock, more) in [("8388608", "--profile --json"), ("65536", "--json")] {
         if memlock == "65536" && !has_the_machine() {

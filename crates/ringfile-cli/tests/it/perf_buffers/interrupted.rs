@@ -9,7 +9,7 @@ use crate::support::{children_of, disk_folder, interrupt, json, ringfile, runs, 
 
 /// Eight cells of four kinds and A/A, three rounds, without the runs for advice.
 const GRID: &str =
-    "--size 8m --duration 60ms --warmup 1ms --processes 1 --bs 16k,64k --iodepth 2,4 --rounds 3 --parts 4";
+    "--size 8m --duration 60ms --warmup 1ms --numjobs 1 --bs 16k,64k --iodepth 2,4 --rounds 3 --parts 4";
 
 #[test]
 fn a_stopped_grid_is_saved_as_far_as_it_came_and_leaves_no_process() {

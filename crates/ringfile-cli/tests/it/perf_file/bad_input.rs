@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::{file_with, folder, ringfile, run, short, skip};
 
 /// Arguments that are refused, beside those that all commands refuse, and a word that the error must contain.
-const REFUSED: [(&[&str], &str); 28] = [
+const REFUSED: [(&[&str], &str); 26] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--rw", ""], "empty"),
@@ -20,8 +20,6 @@ const REFUSED: [(&[&str], &str); 28] = [
     (&["--cache", "mixed", "--numjobs", "1"], "leave out --numjobs"),
     (&["--cache", "mixed", "--rw", "randread,randwrite"], "leave out --rw"),
     (&["--cache", "mixed", "--buffers", "normal"], "leave out --buffers"),
-    (&["--cache", "mixed", "--io-size", "1m"], "leave out --io-size"),
-    (&["--cache", "mixed", "--access", "any"], "leave out --access"),
     (&["--cache", "mixed", "--verify"], "leave out --verify"),
     (&["--route", ""], "empty"),
     (&["--route", "auto,aio"], "--direct"),

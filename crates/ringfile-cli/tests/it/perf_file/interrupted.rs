@@ -36,7 +36,6 @@ fn an_interrupted_run_prints_and_saves_its_measurements_and_removes_the_file() {
         let path = default_file(&child);
         // Without a warm-up, the first operations start at once.
         wait_for_work(child.id(), "ringfile-0");
-        assert!(path.exists(), "the run ended early");
         for &signal in signals {
             kill_process(Pid::from_child(&child), signal).expect("the signal is sent");
         }

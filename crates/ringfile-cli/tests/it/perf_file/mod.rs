@@ -6,7 +6,6 @@
 mod bad_input;
 mod devices;
 mod interrupted;
-mod killed;
 mod old_kernel;
 mod replaced;
 mod results;

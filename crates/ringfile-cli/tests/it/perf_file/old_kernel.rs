@@ -14,7 +14,7 @@ fn the_note_names_the_kernel_and_not_a_limit() {
     let timing = "--size 1m --duration 20ms --warmup 5ms --rounds 1 --rw randread --iodepth 2 --force --json";
     let out = folder.path().join("out.json");
     for arguments in
-        ["file --numjobs 1 --route ring", "buffers --explain --processes 1 --bs 4k --buffers normal,fixed"]
+        ["file --numjobs 1 --route ring", "buffers --explain --numjobs 1 --bs 4k --buffers normal,fixed"]
     {
         let mut command = ringfile(&format!("perf {arguments} {timing}"));
         command.arg(&out).arg("--file").arg(folder.path().join("data.bin"));

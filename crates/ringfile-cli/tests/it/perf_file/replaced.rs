@@ -38,7 +38,7 @@ fn a_run_that_writes_ends() {
 
 #[test]
 fn worker_processes_end() {
-    let arguments = "perf buffers --rw randwrite --bs 4k --processes 1 --duration 400ms --rounds 9";
+    let arguments = "perf buffers --rw randwrite --bs 4k --numjobs 1 --duration 400ms --rounds 9";
     let (code, stderr) = replaced_during(arguments, false);
     assert!(code == Some(1) && stderr.contains("n.bin was replaced"), "{stderr}");
 }

@@ -264,7 +264,7 @@ fn mixed_reads_are_measured_adaptively_buffered_and_directly() {
     for run in runs(&results) {
         assert!(run["ops"].as_u64() > Some(0) && run["mixed"]["scan_bw_bytes"].as_f64() > Some(0.0), "{run}");
     }
-    let limited = results["notes"].to_string().contains("; a quarter of it as memory");
+    let limited = results["notes"].to_string().contains("memory: a quarter of the file");
     assert_eq!(limited, !finished.stderr.contains("memory was not limited"), "{finished:#?}");
     assert!(std::fs::read_to_string(&page).expect("the page is there").contains("adaptive"));
     assert!(!path.exists());

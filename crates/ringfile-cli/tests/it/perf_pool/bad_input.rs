@@ -27,7 +27,7 @@ fn values_that_make_no_sense() {
         ("--bs 1g --batch 4096", "smaller blocks"),
         ("--size 100k", "use --size"),
         ("--size 8e --memory vec", "smaller --size"),
-        ("--memory tape", "choose from pool, pool-buffered, malloc, vec, vec-uncached, vec-direct"),
+        ("--memory tape", "choose from pool, pool-buffered, malloc, vec, vec-uncached"),
         ("--memory pool,", "missing"),
         ("--duration 0s", "1ms"),
         ("--rounds 0", "1 to 1000"),

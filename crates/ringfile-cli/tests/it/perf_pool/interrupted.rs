@@ -15,7 +15,7 @@ fn interrupted(arguments: &str, milliseconds: u64, signal: Signal) -> (Finished,
     let out = results.path().join("out.json");
     let mut program = perf_pool(folder.path(), &format!("--memory vec --bs 4k --size 16m {arguments}"));
     let child = start(program.arg("--json").arg(&out));
-    wait_for_thread(child.id(), "producer-0");
+    wait_for_thread(child.id(), "log-0");
     // When to interrupt it; processes are not simulated.
     std::thread::sleep(Duration::from_millis(milliseconds));
     let finished = interrupt(child, signal);

@@ -91,30 +91,6 @@ fn any_number_of_each_side() {
     assert_eq!(files_in(folder.path()), 0);
 }
 
-#[test]
-fn the_page_cache_is_dropped_before_a_run_by_root_alone() {
-    let folder = disk_folder();
-    let arguments = "--memory vec --drop-caches";
-    if std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_err() {
-        run(&mut short(folder.path(), arguments)).fails_with(2, &["--drop-caches needs root", "errno"]);
-        return;
-    }
-    let (place, cached) = (folder.path().join("other"), |file: &File| cached_fraction(file, 16 << 20));
-    std::fs::write(&place, vec![1; 16 << 20]).expect("write");
-    let file = File::open(&place).expect("open");
-    if cached(&file) != Some(1.0) {
-        return skip("the kernel does not say what is in the page cache");
-    }
-    let (finished, results) = measured(&mut short(folder.path(), arguments));
-    finished.says(&["page cache was dropped before each run"]);
-    assert!(cached(&file) < Some(0.5), "another file is still cached");
-    assert!(runs(&results).iter().all(|run| run["cache"] == "cold"));
-    let Some((place, program)) = for_other_users() else { return };
-    let arguments = format!("perf pool {arguments} --folder");
-    run(unprivileged("8388608", &program, &arguments).arg(place.path()))
-        .fails_with(2, &["--drop-caches needs root", "errno 13"]);
-}
-
 /// MB is a power of 1000, and producers alone have all of the rate.
 #[test]
 fn producers_alone_have_the_whole_rate() {
@@ -157,46 +133,6 @@ fn a_rate_that_is_not_reached_is_reported() {
             assert!(run["latency_ns"]["max"].as_u64() > Some(90_000_000), "{run}");
         }
     }
-}
-
-#[test]
-fn each_thread_has_a_row_and_all_together() {
-    let folder = folder();
-    let (finished, results) = measured(&mut short(folder.path(), "--memory vec,pool-buffered"));
-    finished.says(&[
-        "|both    |vec          |",
-        "|both    |pool-buffered|",
-        "vec/pool-buffered",
-        "|producer|vec          |0",
-        "|producer|vec          |all",
-        "|consumer|pool-buffered|1",
-    ]);
-    // The titles are as wide as the figures below them.
-    let mut cells = finished.stdout.lines().map(|line| line.split('|').map(str::trim));
-    assert!(cells.any(|mut cells| cells.any(|cell| cell == "mean") && cells.any(|cell| cell == "min")));
-    for run in runs(&results) {
-        let actors = run["pool"]["actors"].as_array().expect("a list");
-        assert_eq!(actors.len(), 2, "{run}");
-        let ops: u64 = actors.iter().filter_map(|actor| actor["ops"].as_u64()).sum();
-        assert_eq!(Some(ops), run["ops"].as_u64(), "{run}");
-        let least = actors.iter().filter_map(|actor| actor["latency_ns"]["min"].as_u64()).min();
-        assert_eq!(least, run["latency_ns"]["min"].as_u64(), "{run}");
-    }
-    for sides in runs(&results).chunks(2) {
-        let both = &sides[0]["pool"]["both"];
-        assert_eq!(*both, sides[1]["pool"]["both"]);
-        let ops: u64 = sides.iter().filter_map(|run| run["ops"].as_u64()).sum();
-        assert_eq!(both["ops"].as_u64(), Some(ops), "{both}");
-        let of = |figure: &'static str| sides.iter().map(move |run| run["latency_ns"][figure].as_u64());
-        assert_eq!(
-            (both["latency_ns"]["min"].as_u64(), both["latency_ns"]["max"].as_u64()),
-            (of("min").min().flatten(), of("max").max().flatten())
-        );
-        let medians: Vec<u64> = of("p50").flatten().collect();
-        let median = both["latency_ns"]["p50"].as_u64().expect("a latency");
-        assert!(medians.iter().min() <= Some(&median) && Some(&median) <= medians.iter().max(), "{sides:?}");
-    }
-    assert_eq!(files_in(folder.path()), 0);
 }
 
 #[test]

@@ -62,15 +62,12 @@ fn results_that_can_not_be_compared() {
     let other = samples::write(folder.path(), "other.json", &other);
     run(report().arg(&buffers).arg(&batch_path)).fails_with(2, &["perf buffers", "perf batch"]);
     run(report().arg(&batch_path).arg(&other)).fails_with(2, &["no cell in common"]);
-    let svg = folder.path().join("a.svg");
     for arguments in [vec![&batch_path], vec![]] {
         run(report().args(arguments)).fails(2);
     }
-    let error = run(report().args([&batch_path, &batch_path]).arg("--svg").arg(&svg)).fails(2);
-    assert!(error.contains("--out") && !svg.exists(), "{error}");
-    let error = run(report().arg(&batch_path).arg("--svg").arg(&svg).args(["--plot", "bandwidth"])).fails(2);
-    assert!(error.contains("choose another") && !svg.exists(), "{error}");
-    run(report().arg(&batch_path).args(["--plot", "iops"])).fails(2);
+    let page = folder.path().join("a.html");
+    let error = run(report().args([&batch_path, &batch_path]).arg("--out").arg(&page)).fails(2);
+    assert!(error.contains("--out") && !page.exists(), "{error}");
 }
 
 #[test]
@@ -87,9 +84,7 @@ fn output_that_can_not_be_written() {
         (&folder.path().join("missing/out.html"), "does not exist"),
     ];
     for (out, said) in cases {
-        for option in ["--out", "--svg"] {
-            run(report().arg(&json).arg(option).arg(out)).fails_with(2, &[said]);
-        }
+        run(report().arg(&json).arg("--out").arg(out)).fails_with(2, &[said]);
         for option in ["--report", "--json"] {
             let finished = run(short(option).arg(out));
             assert_eq!(finished.stdout, "");

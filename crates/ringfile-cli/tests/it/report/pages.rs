@@ -14,26 +14,31 @@ pub fn report() -> Command {
     ringfile("report")
 }
 
-/// Returns the page of these results.
-pub fn page_of(folder: &Path, samples: &[(&str, &Value)]) -> (PathBuf, Finished) {
+/// Returns the page of a sample.
+pub fn page_of(folder: &Path, sample: &Value) -> PathBuf {
     let out = folder.join("out.html");
-    let mut command = report();
-    for (name, sample) in samples {
-        command.arg(samples::write(folder, &format!("{name}.json"), sample));
-    }
-    let finished = run(command.arg("--force").arg("--out").arg(&out)).ok();
+    let json = samples::write(folder, "sample.json", sample);
+    let finished = run(report().arg(json).arg("--force").arg("--out").arg(&out)).ok();
     assert_eq!(finished.wrote, format!("wrote {}\n", out.display()));
-    (out, finished)
+    out
 }
 
-/// Returns the text of the page of these results, and what was printed; asserts that the page stands alone.
+/// Returns the text of the page of a sample; asserts that the page stands alone.
 #[track_caller]
-fn page(samples: &[(&str, &Value)]) -> (String, Finished) {
+fn page(sample: &Value) -> String {
     let folder = folder();
-    let (out, finished) = page_of(folder.path(), samples);
-    let page = text(&out);
+    let page = text(&page_of(folder.path(), sample));
     assert_stands_alone(&page);
-    (page, finished)
+    page
+}
+
+/// Compares two samples of these names.
+#[track_caller]
+fn compared((first, one): (&str, &Value), (other, two): (&str, &Value)) -> Finished {
+    let folder = folder();
+    let one = samples::write(folder.path(), &format!("{first}.json"), one);
+    let two = samples::write(folder.path(), &format!("{other}.json"), two);
+    run(report().args([one, two])).ok()
 }
 
 fn text(path: &Path) -> String {
@@ -68,7 +73,6 @@ fn a_run_leaves_its_page_and_its_json() {
         "Operations a second",
         "CPU time for one operation",
         "Latency",
-        "Rounds and noise",
         "Tables",
         "Notes",
     ];
@@ -83,7 +87,7 @@ fn perf_buffers_leaves_its_page_too() {
     let folder = disk_folder();
     let short =
         "perf buffers --size 4m --duration 10ms --warmup 1ms --rounds 1 --bs 4k --iodepth 1,4 --rw randread";
-    let mut command = ringfile(&format!("{short} --processes 1 --file"));
+    let mut command = ringfile(&format!("{short} --numjobs 1 --file"));
     command.arg(folder.path().join("data.bin"));
     run_with_page(folder.path(), &mut command, &["What to set here", "Operations a second"]);
     // An output that another argument uses already.
@@ -115,11 +119,11 @@ fn an_interrupted_run_leaves_its_page() {
 
 #[test]
 fn a_quick_grid_is_small_and_has_all_its_runs() {
-    let (page, _) = page(&[("a", &buffers(1, 1.0, 1.03))]);
+    let page = page(&buffers(1, 1.0, 1.03));
     assert!(page.len() < 1 << 20, "{} bytes", page.len());
-    for heading in ["Random reads, 1 process", "Random writes, 2 processes"] {
-        // IOPS, CPU, bandwidth, latency, rounds.
-        assert_eq!(page.matches(&format!("<h3>{heading}</h3>")).count(), 5, "{heading}");
+    for heading in ["Random reads, 1 thread", "Random writes, 2 threads"] {
+        // IOPS, CPU, bandwidth, latency.
+        assert_eq!(page.matches(&format!("<h3>{heading}</h3>")).count(), 4, "{heading}");
     }
     let words = ["What to set here", "buffers = fixed", "inside the noise", "Direct or buffered"];
     for words in words.into_iter().chain(["vectored-fixed", "warm cache"]) {
@@ -129,7 +133,7 @@ fn a_quick_grid_is_small_and_has_all_its_runs() {
 
 #[test]
 fn the_page_begins_with_each_way_of_opening_a_file() {
-    let (page, _) = page(&[("a", &with_others(buffers(1, 1.0, 1.03)))]);
+    let page = page(&with_others(buffers(1, 1.0, 1.03)));
     let first = page.split("<section>").nth(1).expect("a section");
     assert_eq!(first.matches("<svg").count(), 2, "cold and warm: {first}");
     for bar in
@@ -145,7 +149,7 @@ fn pages_of_batches_and_pools() {
     for (sample, words) in
         [(batch(), ["ringfile-tokio", "% of fio", "2 threads"]), (pool(), ["producer", "malloc", "500"])]
     {
-        let (page, _) = page(&[("a", &sample)]);
+        let page = page(&sample);
         for word in words {
             assert!(page.contains(word), "{word}");
         }
@@ -161,21 +165,21 @@ fn hostile_names_stay_text() {
     sample["command"] = json!(hostile);
     sample["notes"] = json!([hostile]);
     sample["advice"][0]["because"] = json!(hostile);
-    let (one, _) = page(&[("<b>x", &sample)]);
+    let one = page(&sample);
     assert!(
         one.contains("&lt;script&gt;") && one.contains("&lt;/script&gt;&amp;") && !one.contains('\u{1b}')
     );
-    let (two, finished) = page(&[("<b>x", &sample), ("<i>y", &sample)]);
-    assert!(!two.contains("<b>x") && !finished.stdout.contains('\u{1b}'));
+    let finished = compared(("<b>x", &sample), ("<i>y", &sample));
+    assert!(!finished.stdout.contains('\u{1b}'));
 }
 
 #[test]
 fn a_change_is_named_and_noise_is_not() {
     let (before, after) = (buffers(1, 1.0, 1.0), buffers(2, 1.3, 1.0));
-    let (_, finished) = page(&[("before", &before), ("after", &after)]);
+    let finished = compared(("before", &before), ("after", &after));
     assert!(finished.stdout.starts_with("after beside before: "), "{}", finished.stdout);
     finished.says(&["outside the spread", "|IOPS"]);
-    let (_, finished) = page(&[("before", &before), ("same", &buffers(7, 1.0, 1.0))]);
+    let finished = compared(("before", &before), ("same", &buffers(7, 1.0, 1.0)));
     finished.says(&["same beside before: 0 of "]);
 }
 
@@ -201,7 +205,7 @@ fn other_differences_than_figures_are_listed() {
     after["machine"]["kernel"] = json!("6.1.0");
     after["machine"]["filesystem"] = json!("xfs");
     let after = on_the_ring(after);
-    let (_, finished) = page(&[("before", &before), ("after", &after)]);
+    let finished = compared(("before", &before), ("after", &after));
     finished.says(&["kernel: 6.18.2 / 6.1.0", "filesystem: ext4 / xfs", "only in before: 12 cells"]);
 }
 
@@ -211,7 +215,7 @@ fn sessions_that_differ_in_one_choice_are_compared() {
     for run in runs_of(&mut workers) {
         run["route"] = json!("workers");
     }
-    let (_, finished) = page(&[("ring", &ring), ("workers", &workers)]);
+    let finished = compared(("ring", &ring), ("workers", &workers));
     finished.says(&["differ outside the spread"]);
     assert!(!finished.stdout.contains("only in"), "{}", finished.stdout);
 }
@@ -225,7 +229,8 @@ fn figures_that_vary_between_rounds_claim_nothing_between_sessions() {
         runs_of(&mut sample).iter_mut().filter(wanders).for_each(|run| multiply(run, 0.6));
         sample
     };
-    let compared = |before: &Value, after: &Value| page(&[("before", before), ("after", after)]).1.stdout;
+    let compared =
+        |before: &Value, after: &Value| compared(("before", before), ("after", after)).stdout;
     let slower = |mut sample: Value| {
         let is_deep = |run: &&mut Value| run["iodepth"] == json!(16);
         runs_of(&mut sample).iter_mut().filter(is_deep).for_each(|run| multiply(run, 0.75));
@@ -245,24 +250,8 @@ fn one_round_claims_nothing() {
         runs_of(&mut sample).retain(|run| run["round"] == json!(1));
         sample
     };
-    let (_, finished) = page(&[("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0)))]);
+    let finished = compared(("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0))));
     finished.says(&["nothing can be claimed: fewer than 3 rounds"]);
-}
-
-#[test]
-fn a_plot_for_a_readme_is_well_formed() {
-    let folder = folder();
-    let json = samples::write(folder.path(), "a.json", &buffers(1, 1.0, 1.03));
-    for plot in ["iops", "cpu", "bandwidth", "latency"] {
-        let svg = folder.path().join(format!("{plot}.svg"));
-        run(report().arg(&json).arg("--svg").arg(&svg).args(["--plot", plot])).ok();
-        let drawing = text(&svg);
-        assert!(drawing.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{plot}");
-        assert!(drawing.contains("prefers-color-scheme: dark"), "{plot}");
-        assert!(drawing.matches("<path class=\"m\"").count() > 20, "{plot}");
-        assert_eq!(drawing.matches("<g").count(), drawing.matches("</g>").count(), "{plot}");
-        assert_eq!(drawing.matches("<path").count(), drawing.matches("</path>").count(), "{plot}");
-    }
 }
 
 #[test]
@@ -279,14 +268,14 @@ fn odd_values_make_a_page_too() {
             _ => run["latency_ns"] = json!({"p50": 0, "max": u64::MAX}),
         }
     }
-    let (out, _) = page_of(folder.path(), &[("a", &sample)]);
+    let out = page_of(folder.path(), &sample);
     let page = text(&out);
     assert_stands_alone(&page);
     for wrong in ["NaN", "inf"] {
         let drawn = page.split(" d=\"").skip(1).filter_map(|part| part.split('"').next());
         assert!(drawn.into_iter().all(|path| !path.contains(wrong)), "{wrong} in a path");
     }
-    page_of(folder.path(), &[("a", &sample), ("b", &sample)]);
+    compared(("a", &sample), ("b", &sample));
     for (field, figure) in [("iops", 1e300), ("iops", -5.0), ("cpu_us_per_io", -0.1), ("cached_after", 1e16)]
     {
         let mut sample = buffers(1, 1.0, 1.0);
