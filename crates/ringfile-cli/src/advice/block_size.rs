@@ -72,10 +72,7 @@ pub fn advise(
 fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
     let threads = runs.iter().map(|run| run.setup.numjobs).min()?;
     let of_way = |way: Way| -> Runs<'a> {
-        runs.iter()
-            .copied()
-            .filter(|run| run.setup.way() == way && run.setup.numjobs == threads)
-            .collect()
+        runs.iter().copied().filter(|run| run.setup.way() == way && run.setup.numjobs == threads).collect()
     };
     let mut ways: Vec<Way> = runs.iter().map(|run| run.setup.way()).collect();
     ways.dedup();

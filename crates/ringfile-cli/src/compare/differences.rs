@@ -17,8 +17,7 @@ use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
 /// Factors in which two sessions may differ throughout and still be compared: the sessions may have been made to
 /// compare them.
-const MAY_DIFFER: [Factor; 5] =
-    [Factor::Open, Factor::Cache, Factor::Route, Factor::RingFlags, Factor::Jobs];
+const MAY_DIFFER: [Factor; 5] = [Factor::Open, Factor::Cache, Factor::Route, Factor::RingFlags, Factor::Jobs];
 
 /// One session beside another.
 #[derive(Debug)]

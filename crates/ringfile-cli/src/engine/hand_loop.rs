@@ -143,7 +143,9 @@ mod tests {
             let setup = Setup { buffers, ring_flags, ..job.setup };
             let job = Job { setup, parts, duration, ..job };
             match run(&job, &bench(&file, &Interrupt::default()), &mut || {}) {
-                Ok(outcome) => assert!(outcome.ops > 0 && outcome.failure.is_none(), "{buffers:?} {ring_flags:?}"),
+                Ok(outcome) => {
+                    assert!(outcome.ops > 0 && outcome.failure.is_none(), "{buffers:?} {ring_flags:?}")
+                }
                 Err(refused) => eprintln!("asserts nothing for {buffers:?} {ring_flags:?}: {refused}"),
             }
         }

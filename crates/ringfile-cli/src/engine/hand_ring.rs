@@ -118,12 +118,8 @@ impl<'a> HandRing<'a> {
         let entry = match (self.buffers, write) {
             (Buffers::Normal, false) => opcode::Read::new(file, start, length).offset(offset).build(),
             (Buffers::Normal, true) => opcode::Write::new(file, start, length).offset(offset).build(),
-            (Buffers::Fixed, false) => {
-                opcode::ReadFixed::new(file, start, length, 0).offset(offset).build()
-            }
-            (Buffers::Fixed, true) => {
-                opcode::WriteFixed::new(file, start, length, 0).offset(offset).build()
-            }
+            (Buffers::Fixed, false) => opcode::ReadFixed::new(file, start, length, 0).offset(offset).build(),
+            (Buffers::Fixed, true) => opcode::WriteFixed::new(file, start, length, 0).offset(offset).build(),
             (Buffers::Vectored, false) => opcode::Readv::new(file, vector, parts).offset(offset).build(),
             (Buffers::Vectored, true) => opcode::Writev::new(file, vector, parts).offset(offset).build(),
             (Buffers::VectoredFixed, false) => {

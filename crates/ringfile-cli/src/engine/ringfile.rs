@@ -41,7 +41,8 @@ fn run_with<M: OperationMemory>(
     let pool = pool(job)?;
     // The ring is only as large as the depth, because rings count against RLIMIT_MEMLOCK too.
     let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
-    let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).pin(job.pinned).build();
+    let runtime =
+        runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).pin(job.pinned).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
     let window = Window::of(job, job.setup.numjobs);
     let start = |thread| {

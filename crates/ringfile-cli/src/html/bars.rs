@@ -28,9 +28,8 @@ pub struct Bar {
 
 /// Returns the plot of some bars, whose figures `text` formats; `unit` says what they are.
 pub fn svg(title: &str, unit: &str, bars: &[Bar], text: impl Fn(f64) -> String) -> Markup {
-    let widest = |texts: &mut dyn Iterator<Item = String>| {
-        texts.map(|text| text_width(&text)).fold(0.0, f64::max)
-    };
+    let widest =
+        |texts: &mut dyn Iterator<Item = String>| texts.map(|text| text_width(&text)).fold(0.0, f64::max);
     let labels = widest(&mut bars.iter().map(|bar| bar.label.clone()));
     let is_above = labels > WIDEST;
     let left = if is_above { 2.0 } else { labels + 12.0 };

@@ -109,9 +109,7 @@ impl Metric {
             P999 => ("p99.9", "µs", |run| latency(run, |latency| latency.p999)),
             P9999 => ("p99.99", "µs", |run| newer(run, |latency| latency.p9999)),
             Max => ("max", "µs", |run| latency(run, |latency| latency.max)),
-            LateP99 => {
-                ("late p99", "µs", |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
-            }
+            LateP99 => ("late p99", "µs", |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99))),
             Cpu => ("CPU µs", "µs", |run| run.cpu_us_per_io),
             UserCpu => ("user µs", "µs", |run| run.user_us_per_io),
             SystemCpu => ("sys µs", "µs", |run| run.system_us_per_io),
@@ -132,17 +130,13 @@ impl Metric {
             Interrupts => {
                 ("irqs", "", |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
             }
-            Scan => {
-                ("scan MiB/s", "MiB/s", |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes))))
+            Scan => ("scan MiB/s", "MiB/s", |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes)))),
+            Device => {
+                ("device MiB/s", "MiB/s", |run| mixed(run, |mixed| mixed.device_bw_bytes.map(mebibytes)))
             }
-            Device => ("device MiB/s", "MiB/s", |run| {
-                mixed(run, |mixed| mixed.device_bw_bytes.map(mebibytes))
-            }),
             CacheHits => ("hits", "", |run| mixed(run, |mixed| Some(mixed.cache_hits as f64))),
             CacheMisses => ("misses", "", |run| mixed(run, |mixed| Some(mixed.cache_misses as f64))),
-            CacheAdmitted => {
-                ("admitted", "", |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
-            }
+            CacheAdmitted => ("admitted", "", |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64))),
             AheadUsed => ("ahead used%", "%", |run| {
                 mixed(run, |mixed| {
                     let ahead = mixed.ahead_used + mixed.ahead_unused;
@@ -152,9 +146,9 @@ impl Metric {
             Ops => ("ops", "", |run| Some(run.ops as f64)),
             Errors => ("errors", "", |run| (run.errors > 0).then_some(run.errors as f64)),
             Seconds => ("s", "s", |run| Some(run.duration_s)),
-            TimeForOne => ("µs/read", "µs", |run| {
-                (run.iops > 0.0).then(|| run.setup.numjobs as f64 * 1e6 / run.iops)
-            }),
+            TimeForOne => {
+                ("µs/read", "µs", |run| (run.iops > 0.0).then(|| run.setup.numjobs as f64 * 1e6 / run.iops))
+            }
         }
     }
 

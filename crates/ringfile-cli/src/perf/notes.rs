@@ -14,11 +14,8 @@ use crate::values::{self, Bytes};
 /// Returns the notes, one line each.
 pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, results: &Results) -> Vec<String> {
     let runs = &results.runs[..];
-    let mut notes = vec![
-        file(test_file, &request.grid, request.verify),
-        timing(request.timing, results),
-        machine(),
-    ];
+    let mut notes =
+        vec![file(test_file, &request.grid, request.verify), timing(request.timing, results), machine()];
     if request.kind == Kind::Mixed {
         notes.push(UNITS_OF_MIXED.into());
         notes.extend(test_file.notes.iter().cloned());

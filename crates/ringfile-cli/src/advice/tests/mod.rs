@@ -152,8 +152,7 @@ fn an_interrupted_session_gives_what_it_has() {
         assert!(part == 0 || text.contains("before it was interrupted"), "{text}");
     }
     let mut first = whole.clone();
-    let of_first =
-        |run: &Run| run.setup.block == 4096 && run.setup.iodepth == 1 && run.setup.numjobs == 1;
+    let of_first = |run: &Run| run.setup.block == 4096 && run.setup.iodepth == 1 && run.setup.numjobs == 1;
     first.runs.retain(|run| of_first(run) && run.setup.rw == crate::model::Rw::RandRead);
     let advised = advised(&first);
     assert!(advised.contains(&("depth = 1".into(), NotCompared)), "{advised:?}");

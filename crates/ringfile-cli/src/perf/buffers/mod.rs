@@ -41,14 +41,8 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     fit(&mut grid, access, &mut test_file)?;
     intent.direct = grid.is_direct();
 
-    let request = Request {
-        kind: Kind::Buffers,
-        test_file: wanted,
-        timing,
-        output: &output,
-        verify: false,
-        grid,
-    };
+    let request =
+        Request { kind: Kind::Buffers, test_file: wanted, timing, output: &output, verify: false, grid };
     let mut session = Session::new(request, test_file, interrupt);
     session.deadline = limit.map(|limit| began + limit);
     session.progress.say(&announcement(&session.request.grid, session.whole()));

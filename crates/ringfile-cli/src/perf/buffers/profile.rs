@@ -109,11 +109,7 @@ pub fn of(session: &mut Session<'_>) -> Vec<Profile> {
     profiles
 }
 
-fn profile(
-    session: &mut Session<'_>,
-    step: &Step,
-    profiler: &Profiler,
-) -> Result<Profile, String> {
+fn profile(session: &mut Session<'_>, step: &Step, profiler: &Profiler) -> Result<Profile, String> {
     session.settle(step).map_err(|failure| failure.to_string())?;
     let job = session.job(step);
     let job = Job { duration: job.duration.max(PROFILED), warmup: job.warmup.max(ATTACHING), ..job };

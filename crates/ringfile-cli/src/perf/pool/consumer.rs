@@ -7,13 +7,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use ringfile::Appender;
 
-use crate::content::Label;
 use super::ledger::Ledger;
 use super::memory::MemorySource;
 use super::messages;
 use super::producer::Written;
 use super::segments::TICK;
 use super::shared::{Shared, outcome_of};
+use crate::content::Label;
 use crate::engine::window::Until;
 use crate::error::{Failure, library, mismatch};
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use ringfile::{Appender, JoinHandle};
 
-use crate::content::Label;
 use super::memory::MemorySource;
 use super::segments::Segment;
 use super::shared::{PoolJob, Shared};
+use crate::content::Label;
 use crate::engine::raise;
 use crate::error::{Failure, library};
 

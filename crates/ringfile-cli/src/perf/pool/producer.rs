@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use ringfile::Appender;
 
-use crate::content::Label;
 use super::ledger::Ledger;
 use super::memory::MemorySource;
 use super::messages::Messages;
 use super::pace::Pace;
 use super::segments::{Log, Segment};
 use super::shared::{Shared, outcome_of};
+use crate::content::Label;
 use crate::engine::window::Until;
 use crate::error::{Failure, library};
 
@@ -73,7 +73,8 @@ impl<S: MemorySource> Producer<S> {
                 drop(consumer.send(Some(written)));
             }
         }
-        ledger.backlog = pace.backlog(self.batches - first).map(|left| left * u64::from(self.shared.job.batch));
+        ledger.backlog =
+            pace.backlog(self.batches - first).map(|left| left * u64::from(self.shared.job.batch));
         Ok(())
     }
 

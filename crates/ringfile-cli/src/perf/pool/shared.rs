@@ -8,8 +8,8 @@ use std::time::Duration;
 use ringfile::BufResult;
 use ringfile::runtime::JoinError;
 
-use crate::content::{Content, Label};
 use super::segments::Store;
+use crate::content::{Content, Label};
 use crate::engine::raise;
 use crate::model::Memory;
 

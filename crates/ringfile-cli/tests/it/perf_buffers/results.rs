@@ -171,9 +171,8 @@ fn the_configuration_is_one_that_the_library_reads() {
 
 #[test]
 fn a_profile_names_functions_of_every_kind_or_says_why_not() {
-    let arguments =
-        format!("{SHORT} --rw randread --profile --buffers normal,fixed,vectored,vectored-fixed")
-            .replace("--bs 16k", "--bs 16k,64k");
+    let arguments = format!("{SHORT} --rw randread --profile --buffers normal,fixed,vectored,vectored-fixed")
+        .replace("--bs 16k", "--bs 16k,64k");
     let (results, text) = measure(&arguments, None);
     let profiles = results["profile"].as_array().expect("a list");
     if profiles.is_empty() {

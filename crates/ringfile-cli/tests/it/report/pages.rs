@@ -69,13 +69,7 @@ fn run_with_page(folder: &Path, command: &mut Command, words: &[&str]) -> String
 #[test]
 fn a_run_leaves_its_page_and_its_json() {
     let folder = folder();
-    let headings = [
-        "Operations a second",
-        "CPU time for one operation",
-        "Latency",
-        "Tables",
-        "Notes",
-    ];
+    let headings = ["Operations a second", "CPU time for one operation", "Latency", "Tables", "Notes"];
     let page = run_with_page(folder.path(), &mut short("--rounds 2"), &headings);
     let again = folder.path().join("again.html");
     run(report().arg(folder.path().join("r.json")).arg("--out").arg(&again)).ok();
@@ -229,8 +223,7 @@ fn figures_that_vary_between_rounds_claim_nothing_between_sessions() {
         runs_of(&mut sample).iter_mut().filter(wanders).for_each(|run| multiply(run, 0.6));
         sample
     };
-    let compared =
-        |before: &Value, after: &Value| compared(("before", before), ("after", after)).stdout;
+    let compared = |before: &Value, after: &Value| compared(("before", before), ("after", after)).stdout;
     let slower = |mut sample: Value| {
         let is_deep = |run: &&mut Value| run["iodepth"] == json!(16);
         runs_of(&mut sample).iter_mut().filter(is_deep).for_each(|run| multiply(run, 0.75));

@@ -8,8 +8,7 @@ use crate::support::{folder, run};
 /// A stored file, how many figures it has in common with itself, and figures of its first row.
 type Stored = (&'static str, usize, &'static [&'static str]);
 
-const STORED: [Stored; 3] =
-    [("file", 28, FILE), ("buffers", 110, BUFFERS), ("pool", 24, POOL)];
+const STORED: [Stored; 3] = [("file", 28, FILE), ("buffers", 110, BUFFERS), ("pool", 24, POOL)];
 
 const FILE: &[&str] =
     &["ringfile", "78.0k", "305", "12.8", "167", "4.83", "5.40", "5.79", "7.93", "2,384", "5,202", "5.05"];
