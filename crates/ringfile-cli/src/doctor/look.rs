@@ -180,6 +180,7 @@ fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::file::PathKind;
 
     #[test]
     fn a_folder_is_looked_at_to_the_end_and_left_as_it_was() {

@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_shown_with_what_it_may_be_raised_to() {
-        let shown = |soft, hard| limit(&Limit { soft, hard }, |count| count.to_string());
+        let shown = |soft, hard| limit(&Limit { soft, hard });
         assert_eq!(shown(None, None), "unlimited");
         assert_eq!(shown(Some(5), Some(5)), "5");
         assert_eq!(shown(Some(5), Some(9)), "5 (may be raised to 9)");

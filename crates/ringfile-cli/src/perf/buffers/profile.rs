@@ -249,6 +249,7 @@ fn draw(folded: &str, step: &Step) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Buffers;
 
     fn step() -> Step {
         let setup = Setup { buffers: Buffers::Fixed, iodepth: 16, direct: true, ..Setup::default() };

@@ -1,15 +1,9 @@
 //! The results: every block checked, every buffer returned, figures of both sides, nothing left behind.
 
-use std::fs::File;
-
-use ringfile_cli::shared::cached_fraction;
 use serde_json::Value;
 
 use super::{direct, perf_pool, short};
-use crate::support::{
-    all_routes, disk_folder, files_in, folder, for_other_users, measured, ring_is_forbidden, run, runs, skip,
-    unprivileged,
-};
+use crate::support::{all_routes, disk_folder, files_in, folder, measured, ring_is_forbidden, runs, skip};
 
 #[track_caller]
 fn check_run(run: &Value) {
