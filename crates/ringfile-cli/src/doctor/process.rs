@@ -2,7 +2,7 @@
 //!
 //! Everything is read from /proc and /sys; missing facts are `null`, never an error.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
@@ -242,13 +242,9 @@ fn cgroup() -> Cgroup {
             }
         });
         let Some(mount) = mount else { continue };
-        let mut folder: PathBuf = mount.point.join(path.trim_start_matches('/'));
-        while folder.starts_with(&mount.point) {
-            all.tighten(&folder);
-            if !folder.pop() {
-                break;
-            }
-        }
+        let folder = mount.point.join(path.trim_start_matches('/'));
+        let up = folder.ancestors().take_while(|folder| folder.starts_with(&mount.point));
+        up.for_each(|folder| all.tighten(folder));
     }
     all
 }

@@ -32,8 +32,6 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
 /// One thread's loop.
 struct QueueReader {
     queue: Queue,
-    /// Room for results; empty between calls.
-    completions: Vec<Completion>,
     file: File,
     block: usize,
     reads: Task,
@@ -57,7 +55,6 @@ impl QueueReader {
         let last = Instant::now();
         QueueReader {
             queue: Queue::with_capacity(job.setup.iodepth),
-            completions: Vec::with_capacity(job.setup.iodepth),
             file: file.clone(),
             block,
             reads: job.reads(thread, window.share(thread)),
@@ -72,6 +69,7 @@ impl QueueReader {
     fn read_all(&mut self, until: &Until, recorder: &mut Recorder) -> Instant {
         self.last = Instant::now();
         let mut over = until.stopped();
+        let mut completions = Vec::with_capacity(self.begun.len());
         loop {
             if !over {
                 over = !self.fill();
@@ -79,7 +77,10 @@ impl QueueReader {
             if self.queue.is_empty() {
                 return self.last;
             }
-            self.collect(recorder);
+            // Waits for a completion, then takes all that have arrived.
+            self.queue.wait(1..=usize::MAX, None, &mut completions);
+            self.last = Instant::now();
+            completions.drain(..).for_each(|completion| self.finish(completion, recorder));
             over |= until.over(self.last);
         }
     }
@@ -95,15 +96,6 @@ impl QueueReader {
             self.queue.add(self.file.read_at(buffer, offset), slot as u64);
         }
         true
-    }
-
-    /// Waits for a completion, then takes all that have arrived.
-    fn collect(&mut self, recorder: &mut Recorder) {
-        let mut completions = std::mem::take(&mut self.completions);
-        self.queue.wait(1..=usize::MAX, None, &mut completions);
-        self.last = Instant::now();
-        completions.drain(..).for_each(|completion| self.finish(completion, recorder));
-        self.completions = completions;
     }
 
     fn finish(&mut self, done: Completion, recorder: &mut Recorder) {

@@ -12,20 +12,12 @@ use crate::verify;
 /// The smallest file for `--cache mixed`: a quarter of it also holds the program.
 pub const SMALLEST_MIXED: u64 = 256 << 20;
 
-/// The smallest unit of any direct I/O.
-pub const SECTOR: u64 = 512;
-
 /// Returns what will be done to the file; refuses requests that no file could satisfy.
 pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     let (grid, size) = (&request.grid, request.test_file.size());
     let (block, mixed) = (grid.largest_block(), request.kind == Kind::Mixed);
     let direct = grid.is_direct() && !mixed;
     check_block(block, size)?;
-    if direct && !block.is_multiple_of(SECTOR) {
-        return usage(format!(
-            "--bs {block} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or leave out --direct"
-        ));
-    }
     if !grid.open.iter().all(|&open| open == Open::Direct)
         && grid.ways.iter().any(|(route, _)| *route == Route::Aio)
     {

@@ -16,20 +16,18 @@ pub fn of(request: &Request<'_>, test_file: &TestFile, fio: Option<&Fio>, result
     let runs = &results.runs[..];
     let mut notes =
         vec![file(test_file, &request.grid, request.verify), timing(request.timing, results), machine()];
-    if request.kind == Kind::Mixed {
-        notes.push(UNITS_OF_MIXED.into());
-        notes.extend(test_file.notes.iter().cloned());
-        return notes;
-    }
-    if request.kind != Kind::Buffers {
-        notes.extend(access(runs));
-        notes.extend(test_file.notes.iter().cloned());
-        notes.extend(cold::note(runs));
-        notes.push(units(runs));
-    } else {
-        notes.extend(UNITS_OF_BUFFERS.map(String::from));
-        notes.extend(test_file.notes.iter().cloned());
-        notes.extend(without_parts(&request.grid));
+    notes.extend(test_file.notes.iter().cloned());
+    match request.kind {
+        Kind::Mixed => notes.push(UNITS_OF_MIXED.into()),
+        Kind::Buffers => {
+            notes.extend(UNITS_OF_BUFFERS.map(String::from));
+            notes.extend(without_parts(&request.grid));
+        }
+        Kind::File | Kind::Batch | Kind::Multiread | Kind::Pool => {
+            notes.extend(access(runs));
+            notes.extend(cold::note(runs));
+            notes.push(units(runs));
+        }
     }
     notes.extend(routes::routes(runs));
     notes.extend(routes::registered(runs));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::check::{SECTOR, check_block, check_memory};
+use super::super::check::{check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, TestFileArgs};
 use crate::engine::Fio;
@@ -77,9 +77,10 @@ impl Asked {
             numjobs: listed(&args.numjobs, &(1..=machine::cpus().min(threads)).collect::<Vec<usize>>()),
             rw: listed(&args.rw, &default_rw),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
-            engines: engines(args.by_hand),
+            engines: [Engine::Ringfile].into_iter().chain(args.by_hand.then_some(Engine::ByHand)).collect(),
             choices: true,
-            fio: has_fio(),
+            // Without fio, nothing is missing from the advice.
+            fio: has_ring && Fio::find().is_ok_and(|fio| fio.is_some()),
             has_ring,
             rounds: args.rounds.unwrap_or(rounds),
             ..Grid::plain()
@@ -100,12 +101,6 @@ impl Asked {
     fn check(&self) -> Result<(), Failure> {
         let grid = &self.grid;
         check_block(grid.largest_block(), self.test_file.size())?;
-        let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
-        if let Some(odd) = odd.filter(|_| self.access == AskedOpen::Direct) {
-            return usage(format!(
-                "--bs {odd} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or --buffered"
-            ));
-        }
         let most = grid.most().0 as usize;
         let cores = machine::cpus();
         if most > cores {
@@ -137,15 +132,6 @@ fn check_rings(grid: &Grid) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Returns whether fio can be measured beside the library: without it, nothing is missing from the advice.
-fn has_fio() -> bool {
-    has_ring() && Fio::find().is_ok_and(|fio| fio.is_some())
-}
-
-fn engines(by_hand: bool) -> Vec<Engine> {
-    if by_hand { vec![Engine::Ringfile, Engine::ByHand] } else { vec![Engine::Ringfile] }
 }
 
 fn flags(asked: &[RingFlags]) -> Vec<Option<RingFlags>> {

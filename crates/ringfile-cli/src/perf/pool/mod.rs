@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::check::{SECTOR, check_memory};
+use super::check::check_memory;
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
@@ -35,6 +35,9 @@ use shared::PoolJob;
 /// the end of the warm-up: after that a batch took 0.4 ms (90th percentile, ext4 on a virtio disk), but 2.7 ms on blocks
 /// that were never written before, because the file system has to record that they are now.
 const SEGMENT: u64 = 8 << 20;
+
+/// The smallest unit of any direct I/O.
+const SECTOR: u64 = 512;
 
 /// Room for a message's label.
 const SMALLEST_MESSAGE: u64 = 32;
