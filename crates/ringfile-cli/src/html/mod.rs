@@ -91,7 +91,7 @@ mod tests {
         let consumer = Setup { side: Some(Side::Consumer), memory: Some(Memory::Vec), rw: Rw::Read, ..plain };
         let second = Run { round: 2, ..run(producer) };
         let pool = session(Kind::Pool, vec![run(producer), second, run(consumer)]);
-        assert_eq!(points(&pool, What::Iops), 3, "a dot for each round");
+        assert_eq!(points(&pool, What::Iops), 2, "a bar for each kind and side");
         let ring = Setup { route: Some(Route::Ring), ..plain };
         let others = [Setup { block: 65536, ..ring }, Setup { route: Some(Route::Inline), ..ring }];
         let buffers = session(Kind::Buffers, [ring].into_iter().chain(others).map(run).collect());

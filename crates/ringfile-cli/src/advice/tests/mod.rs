@@ -101,24 +101,6 @@ fn memory_is_read_by_plain_calls() {
     }
 }
 
-/// Through the page cache `auto` has four fifths of what ring and inline have.
-fn auto_behind(job: Setup) -> Truth {
-    let truth = Truth { iops: 1_052_000.0, cpu_us: 1.0 };
-    if job.route == Some(crate::model::Route::Auto) { Truth { iops: 866_000.0, ..truth } } else { truth }
-}
-
-#[test]
-fn advice_says_that_auto_is_behind() {
-    let world = World { direct: false, noise: (0.02, 0.02), ..World::new(auto_behind).quick() };
-    for seed in 0..5 {
-        let said = on(&world.session(seed), Setting::Route).because;
-        assert!(said.contains("; auto ") && said.ends_with(": a defect of ringfile to report"), "{said}");
-        let level = World { truth: |_| Truth { iops: 1e6, cpu_us: 1.0 }, ..World::new(auto_behind).quick() };
-        let said = on(&World { direct: false, ..level }.session(seed), Setting::Route).because;
-        assert!(!said.contains("defect"), "{said}");
-    }
-}
-
 #[test]
 fn without_a_ring_the_way_that_is_found_out_is_compared() {
     let world = World { has_ring: false, ..on_tmpfs().quick() };

@@ -3,10 +3,9 @@
 use crate::support::{end, file_with, folder, json, ringfile, run, start, truncate, wait_for_thread};
 
 /// Arguments that all three commands refuse, and a word that the error must contain.
-const REFUSED_BY_ALL: [(&[&str], &str); 14] = [
+const REFUSED_BY_ALL: [(&[&str], &str); 13] = [
     (&["--numjobs", "0"], "1 to"),
     (&["--bs", "0"], "at least 1"),
-    (&["--bs", "3000", "--direct"], "--bs 4k"),
     (&["--bs", "64k", "--size", "4k"], "smaller blocks"),
     (&["--direct"], "--file on a disk"),
     (&["--cache", "hot"], "warm"),

@@ -64,7 +64,7 @@ fn fio_is_asked_to_do_the_same() {
         "batch --size 404k --numjobs 2 --batch 4 --inflight 2 --duration 20ms --engines ringfile-queue,fio",
     );
     for part in [
-        " --rw=randread --bs=4096 --direct=0 --ioengine=io_uring --iodepth=8 ",
+        " --rw=randread --bs=4096 --direct=0 --runtime=20ms --ioengine=io_uring --iodepth=8 ",
         " --name=ringfile-0 --numjobs=1 --size=208896 --offset=0 --offset_increment=208896 \
          --name=ringfile-1 --numjobs=1 --size=204800 --offset=208896 --offset_increment=204800 ",
     ] {

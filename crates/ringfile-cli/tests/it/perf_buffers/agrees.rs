@@ -11,7 +11,7 @@ use crate::support::{
     Loop, disk_folder, file_with, installed, measured, ringfile, runs, saved, skip, wait_until,
 };
 
-/// Reads at one depth, by two processes if there are two cores, and nothing else.
+/// Reads at one depth, by two threads if there are two cores, and nothing else.
 const READS: &str =
     "--bs 4k --iodepth 32 --rw randread --buffers normal,fixed --rounds 1 --warmup 0s --direct";
 
@@ -99,7 +99,7 @@ fn operations_are_what_the_device_counts() {
     let counted = (reads(&device.path) - before) as f64;
     let told: f64 = runs(&results).iter().map(|run| number(run, "ops")).sum();
     // Operations in flight when the time of a run was over are not reported.
-    let left: f64 = runs(&results).iter().map(|run| number(run, "iodepth") * number(run, "processes")).sum();
+    let left: f64 = runs(&results).iter().map(|run| number(run, "iodepth") * number(run, "numjobs")).sum();
     assert!(
         (counted - told).abs() < told * 0.02 + left,
         "{told} are reported, the device counted {counted}, and {left} may have been in flight"

@@ -9,7 +9,6 @@ fn impossible_requests_are_errors_of_one_line() {
     for (arguments, part) in [
         ("--numjobs 1000", "lower --numjobs"),
         ("--bs 1g --iodepth 4096 --size 2g", "less --iodepth"),
-        ("--bs 1000 --direct", "--bs 4k"),
         ("--bs 4m --size 1m", "smaller blocks"),
         ("--bs 0", "size of 0"),
         ("--iodepth 0", "whole number"),

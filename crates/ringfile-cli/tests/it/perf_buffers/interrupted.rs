@@ -1,4 +1,4 @@
-//! Stopping a grid of worker processes.
+//! Stopping a grid.
 
 use std::path::Path;
 use std::time::Duration;
