@@ -64,7 +64,7 @@ fn every_cell_is_measured_with_all_its_figures() {
             }
         }
     }
-    for part in ["|proc|mode", "|whole machine", "|way", "vectored ×", "Advice for"] {
+    for part in ["|jobs|mode", "|whole machine", "|way", "vectored ×", "Advice for"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
@@ -88,7 +88,7 @@ fn the_advice_comes_first_and_the_tables_only_on_request() {
     let quiet = printed("--quiet");
     assert!(quiet.starts_with("Best here: ") && !quiet.contains("--tables"), "{quiet}");
     let long = printed("--tables");
-    let order = ["Best here: ", "|depth ", "|proc|mode", "|whole machine", "latencies in µs"];
+    let order = ["Best here: ", "|depth ", "|jobs|mode", "|whole machine", "latencies in µs"];
     let places = order.map(|part| long.find(part).unwrap_or_else(|| panic!("{part} in {long}")));
     assert!(places.is_sorted() && !long.contains("--tables: "), "{long}");
 }
