@@ -39,11 +39,12 @@ impl Ledger {
         }
     }
 
-    /// Records what this thread does in `work`, and what that costs.
-    pub fn of_thread<T>(begin: Instant, work: impl FnOnce(&mut Ledger) -> T) -> (Ledger, T) {
+    /// Records what this thread does in `work`, and what that costs. Outside its loop, the library's counts lack the last
+    /// turn.
+    pub async fn of_thread<T>(begin: Instant, work: impl AsyncFnOnce(&mut Ledger) -> T) -> (Ledger, T) {
         let (mut ledger, used, counts) =
             (Ledger::begin(begin), sys::thread_usage().ok(), ringfile::thread_metrics());
-        let done = work(&mut ledger);
+        let done = work(&mut ledger).await;
         ledger.counted = Counted::of(&(ringfile::thread_metrics() - counts));
         ledger.usage = used.and_then(|before| Some(sys::thread_usage().ok()?.since(&before)));
         (ledger, done)
