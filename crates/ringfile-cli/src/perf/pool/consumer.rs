@@ -46,12 +46,13 @@ impl<S: MemorySource> Consumer<S> {
 
     /// Reads one batch, which was due when it was written.
     async fn read(&mut self, written: Written, ledger: &mut Ledger) -> Result<(), Failure> {
-        let (job, began) = (&self.shared.job, Instant::now());
+        let (job, began, counts) = (&self.shared.job, Instant::now(), ringfile::thread_metrics());
         if job.messages {
             self.read_messages(&written).await?;
         } else {
             self.read_blocks(&written).await?;
         }
+        ledger.count(counts);
         ledger.record(written.at, began, Instant::now(), u64::from(job.batch));
         Ok(())
     }

@@ -39,15 +39,17 @@ impl Ledger {
         }
     }
 
-    /// Records what this thread does in `work`, and what that costs. Outside its loop, the library's counts lack the last
-    /// turn.
-    pub async fn of_thread<T>(begin: Instant, work: impl AsyncFnOnce(&mut Ledger) -> T) -> (Ledger, T) {
-        let (mut ledger, used, counts) =
-            (Ledger::begin(begin), sys::thread_usage().ok(), ringfile::thread_metrics());
-        let done = work(&mut ledger).await;
-        ledger.counted = Counted::of(&(ringfile::thread_metrics() - counts));
+    /// Records what this thread does in `work`, and the CPU time of that.
+    pub fn of_thread<T>(begin: Instant, work: impl FnOnce(&mut Ledger) -> T) -> (Ledger, T) {
+        let (mut ledger, used) = (Ledger::begin(begin), sys::thread_usage().ok());
+        let done = work(&mut ledger);
         ledger.usage = used.and_then(|before| Some(sys::thread_usage().ok()?.since(&before)));
         (ledger, done)
+    }
+
+    /// Adds what the library counted in this thread since `before`: in a batch, but not while a segment is made for it.
+    pub fn count(&mut self, before: ringfile::metrics::Metrics) {
+        self.counted += Counted::of(&(ringfile::thread_metrics() - before));
     }
 
     /// Records a batch of this many operations that was due, begun and done at these times.

@@ -137,16 +137,16 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<PoolJob, Failure> {
 /// Refuses a rate that does not give every producer a batch.
 fn check_rate(job: &PoolJob) -> Result<(), Failure> {
     let Some(rate) = job.rate else { return Ok(()) };
-    let threads = job.producers;
-    let wanted = u128::from(job.batch_bytes()) * u128::from(threads);
+    let wanted = u128::from(job.batch_bytes()) * u128::from(job.producers);
     if u128::from(rate) * job.duration.as_nanos() >= wanted * 1_000_000_000 {
         return Ok(());
     }
     usage(format!(
-        "--rate-limit: {} a second for each side is less than one batch of {} for each of {threads} threads within {}: raise \
+        "--rate-limit: {} a second for each side is less than one batch of {} for each of {} threads within {}: raise \
          it, or use a longer --duration, a smaller --batch or fewer producers",
         Bytes(rate),
         Bytes(job.batch_bytes()),
+        job.producers,
         humantime::format_duration(job.duration)
     ))
 }

@@ -92,14 +92,15 @@ impl<S: MemorySource> Producer<S> {
         stopped: &dyn Fn() -> bool,
         ledger: &mut Ledger,
     ) -> Result<Option<Written>, Failure> {
-        let shared = self.shared.clone();
+        let (shared, began) = (self.shared.clone(), Instant::now());
         let job = &shared.job;
-        let began = Instant::now();
         let placed = self.log.place(job.batch_bytes(), stopped).await?;
         let Some((segment, offset)) = placed else { return Ok(None) };
         let number = self.batches * u64::from(job.batch);
         let first = Label { producer: self.number, number, offset };
+        let counts = ringfile::thread_metrics();
         let log = self.write_batch(&segment, first).await?;
+        ledger.count(counts);
         let done = Instant::now();
         self.batches += 1;
         shared.count_written(u64::from(job.batch));

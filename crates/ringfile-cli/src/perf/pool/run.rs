@@ -109,8 +109,8 @@ fn phases(
     mut work: impl AsyncFnMut(&Until, &mut Ledger) -> Result<(), Failure>,
 ) -> Ledger {
     let mut phase = |until: &Until, length: Duration| {
-        let work = async |ledger: &mut Ledger| work(until, ledger).await;
-        let (ledger, done) = ringfile::block_on(Ledger::of_thread(until.end() - length, work));
+        let work = |ledger: &mut Ledger| ringfile::block_on(work(until, ledger));
+        let (ledger, done) = Ledger::of_thread(until.end() - length, work);
         done.unwrap_or_else(|failure| member.window().fail(failure));
         ledger
     };
