@@ -5,7 +5,7 @@
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::control::ControlKind;
+use super::control::{ControlKind, WRITTEN};
 use super::path::PathKind;
 use crate::latency::OperationKind;
 use crate::memory::IoMemory;
