@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(points(&buffers, What::Bandwidth), 2);
         assert_eq!((points(&buffers, What::Idle), points(&file, What::Idle)), (2, 0));
         let page = write(&buffers);
-        assert!(page.contains("and which route") && page.contains("warm cache, inline"), "beside the grid");
+        assert!(page.contains("and which route") && page.contains("inline"), "beside the grid");
     }
 
     #[test]
