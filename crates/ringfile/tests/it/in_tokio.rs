@@ -62,16 +62,9 @@ async fn read(file: &File, pool: &Pool, page: u64) {
     assert_content(&buffer, offset);
 }
 
-/// Returns how many threads of this process have a name that begins like this.
-fn threads_called(name: &str) -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
-    names.filter(|comm| comm.starts_with(name)).count()
-}
-
 #[test]
-fn an_attached_runtime_needs_no_io_thread() {
-    let name = "an_attached_runtime_needs_no_io_thread";
+fn the_threads_of_an_attached_runtime_submit() {
+    let name = "the_threads_of_an_attached_runtime_submit";
     if !in_child(name) {
         return;
     }
@@ -100,7 +93,8 @@ fn an_attached_runtime_needs_no_io_thread() {
         }
     }
     assert_eq!(metrics().ops, expected);
-    assert_eq!(threads_called("ringfile-io"), 0);
+    // Some, if the runtime's threads had no processor for long.
+    assert!(metrics().io_thread_ops < expected / 2, "{} of {expected}", metrics().io_thread_ops);
 }
 
 #[test]

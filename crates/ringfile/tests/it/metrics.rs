@@ -52,7 +52,9 @@ fn operations_that_an_io_thread_takes_over_are_counted_and_the_first_is_told() {
         return;
     }
     on_events(|event| {
-        if event.metadata().target().starts_with("ringfile") && *event.metadata().level() == tracing::Level::INFO {
+        if event.metadata().target().starts_with("ringfile")
+            && *event.metadata().level() == tracing::Level::INFO
+        {
             TOLD.fetch_add(1, Ordering::Relaxed);
         }
     });

@@ -248,7 +248,8 @@ impl TokioDriver {
             match self.in_flight.load(Ordering::Relaxed).cmp(&before) {
                 Less => {
                     length = (length * 2).clamp(1, LONGEST_DETOUR);
-                    self.detour.store(length, Ordering::Relaxed);
+                    // Not the first time: any thread may be late once.
+                    self.detour.store(length - 1, Ordering::Relaxed);
                 }
                 Equal => looks = vain.load(Ordering::Relaxed).saturating_add(1),
                 Greater => {}
