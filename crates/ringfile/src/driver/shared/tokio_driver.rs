@@ -188,8 +188,12 @@ impl TokioDriver {
         let turn = |driver: &mut Box<Driver>| {
             self.turns.fetch_add(1, Ordering::Relaxed);
             let mut deferred = deferred.borrow_mut();
-            let (in_flight, must_turn_again) = driver.turn_with_mail(remote.take(), &mut deferred);
+            let (in_flight, must_turn_again, has_collected) =
+                driver.turn_with_mail(remote.take(), &mut deferred);
             self.in_flight.store(in_flight, Ordering::Relaxed);
+            if has_collected && self.watch.detour.load(Ordering::Relaxed) > 0 {
+                self.watch.detour.store(0, Ordering::Relaxed);
+            }
             must_turn.set(must_turn_again);
         };
         // A task must not fail for the waker of another.
@@ -240,14 +244,15 @@ impl TokioDriver {
         let Watch { seen, idle, vain, detour, .. } = &self.watch;
         idle.store(0, Ordering::Relaxed);
         let has_mail = self.shared.sleep.has_mail();
-        let (mut looks, mut length) = (0, 0);
+        let mut looks = 0;
         if has_mail || seen.load(Ordering::Relaxed) == self.turns.load(Ordering::Relaxed) {
             let before = self.in_flight.load(Ordering::Relaxed);
+            let last = detour.load(Ordering::Relaxed);
             self.work();
-            length = detour.load(Ordering::Relaxed);
             match self.in_flight.load(Ordering::Relaxed).cmp(&before) {
                 Less => {
-                    length = (length * 2).clamp(1, LONGEST_DETOUR);
+                    let length = (last * 2).clamp(1, LONGEST_DETOUR);
+                    detour.store(length, Ordering::Relaxed);
                     // Not the first time: any thread may be late once.
                     self.detour.store(length - 1, Ordering::Relaxed);
                 }
@@ -256,7 +261,6 @@ impl TokioDriver {
             }
         }
         vain.store(looks, Ordering::Relaxed);
-        detour.store(length, Ordering::Relaxed);
         seen.store(self.turns.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

@@ -64,20 +64,22 @@ impl Driver {
     }
 
     /// Starts what was sent and `remote`, whose future is being polled, submits, and collects completions. Returns the number of
-    /// operations in flight, and whether another turn has something to do at once.
+    /// operations in flight, whether another turn has something to do at once, and whether operations have ended.
     #[cfg(feature = "tokio")]
     #[inline]
     pub(crate) fn turn_with_mail(
         &mut self,
         remote: Option<RemoteRequest>,
         deferred: &mut Deferred,
-    ) -> (usize, bool) {
+    ) -> (usize, bool, bool) {
+        let ended = self.counts.ops;
         self.read_mail(deferred);
         if let Some(remote) = remote {
             self.start_wanted(remote, deferred);
         }
         self.turn(false, None, 1, deferred);
-        (self.in_flight, self.must_turn_again() && !self.ports.are_refused())
+        let must_turn_again = self.must_turn_again() && !self.ports.are_refused();
+        (self.in_flight, must_turn_again, self.counts.ops != ended)
     }
 
     /// Returns where a thread sleeps without the driver until that has something to do, and when it looks although nothing has
