@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::EventfdFlags;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result, fcntl_dupfd_cloexec, retry_on_intr};
 
 /// The first number behind standard error.
@@ -35,6 +35,12 @@ pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
 /// Opens the file of a descriptor again. The two share neither position nor flags.
 pub(crate) fn open_again(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     open(format!("/proc/thread-self/fd/{}", file.as_raw_fd()).as_ref(), flags, Mode::empty())
+}
+
+/// Returns the status of an open file, also where a sandbox knows only one of the two calls.
+pub(crate) fn status(file: impl AsFd) -> Result<Stat> {
+    rustix::fs::fstat(&file)
+        .or_else(|errno| rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(|_| errno))
 }
 
 /// Closes a descriptor. It is closed in any case.

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use linux_raw_sys::general::STATX_WRITE_ATOMIC;
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
+use crate::descriptor;
 use crate::driver::{Alignment, AtomicLimits, FileKind, FileSystem};
 use crate::error::{Error, Result};
 
@@ -28,7 +29,7 @@ pub(super) fn no_direct(error: Error, why: &str) -> Error {
 
 pub(super) fn kind_of(file: impl AsFd) -> FileKind {
     use rustix::fs::FileType;
-    match rustix::fs::fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+    match descriptor::status(file).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
         Ok(FileType::RegularFile) => FileKind::Regular,
         Ok(FileType::BlockDevice) => FileKind::Block,
         _ => FileKind::Other,

@@ -23,6 +23,7 @@ use super::own_threads::start_thread;
 use super::rights::Rights;
 use super::worker_queue::{FILES, PATHS, PROCESS, Pool, WorkerQueue, are_of_another_process};
 use crate::caught::caught;
+use crate::descriptor;
 use crate::driver::mail::shared::RemoteRequest;
 use crate::driver::op::OpResult;
 use crate::driver::op::plain::{self, CallOutcome};
@@ -209,7 +210,7 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<CallOutcome> {
 #[cold]
 fn is_pipe_or_stream_socket(remote: &RemoteRequest) -> bool {
     let fd = remote.target.as_fd();
-    match rustix::fs::fstat(fd).map(|status| FileType::from_raw_mode(status.st_mode)) {
+    match descriptor::status(fd).map(|status| FileType::from_raw_mode(status.st_mode)) {
         Ok(FileType::Fifo) => true,
         Ok(FileType::Socket) => rustix::net::sockopt::socket_type(fd) == Ok(SocketType::STREAM),
         _ => false,

@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::progress::MOST_DONE;
 use super::request::Request;
+use crate::descriptor;
 use crate::driver::target::Target;
 use crate::memory::{Destination, IoMemory, page_size};
 
@@ -36,7 +37,7 @@ pub(super) fn call(
 fn copy(file: &Target, request: &Request, to: &mut Destination, began: usize) -> Result<usize, Errno> {
     let source = file.as_fd();
     let (offset, at) = (request.offset + began as u64, to.offset + began as u64);
-    let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
+    let (status, into) = (descriptor::status(source)?, descriptor::status(to.file())?);
     if began == 0 {
         check_access(source, to.file())?;
     }

@@ -14,7 +14,7 @@ use rustix::fs::{FileType, OFlags};
 use super::control::ControlKind;
 use super::parts::{Addresses, Bounds, MOST_AT_ONCE, is_refused, last_errno};
 use super::request::{Kind, Request};
-use crate::descriptor::open_again;
+use crate::descriptor::{open_again, status};
 use crate::driver::target::{FileKind, Target};
 use crate::memory::IoMemory;
 use crate::ring::Sqe;
@@ -262,7 +262,7 @@ fn call_instead(
 /// other files, and where the pipe cannot be opened again.
 #[cold]
 fn read_named_pipe(pipe: BorrowedFd<'_>, parts: &[libc::iovec]) -> Option<Result<usize, i32>> {
-    let mode = rustix::fs::fstat(pipe).ok()?.st_mode;
+    let mode = status(pipe).ok()?.st_mode;
     if FileType::from_raw_mode(mode) != FileType::Fifo {
         return None;
     }

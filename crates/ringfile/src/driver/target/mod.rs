@@ -499,7 +499,7 @@ impl Target {
         if self.kind == FileKind::Block {
             return device_size(self.as_fd());
         }
-        Ok(rustix::fs::fstat(self.as_fd())?.st_size as u64)
+        Ok(descriptor::status(self.as_fd())?.st_size as u64)
     }
 
     /// Returns whether a write that ends there stays within the file. A wrong answer only costs time, since the file

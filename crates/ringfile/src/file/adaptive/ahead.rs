@@ -24,6 +24,7 @@ use rustix::fs::{Advice, OFlags};
 use super::piece::{AheadPiece, Changed};
 use super::room;
 use super::streams::{Id, Membership, Passes, Streams};
+use crate::descriptor;
 use crate::driver::{FileKind, Target, cached_pages};
 use crate::file::probe::magic;
 use crate::memory;
@@ -311,7 +312,7 @@ fn is_uncached(own: &Target, range: &Range<u64>) -> bool {
 
 /// Returns the file's change time and size now.
 fn state_of(own: &Target) -> Option<(Changed, u64)> {
-    let stat = rustix::fs::fstat(own.as_fd()).ok()?;
+    let stat = descriptor::status(own).ok()?;
     Some((Changed(stat.st_ctime as i64, stat.st_ctime_nsec as u64), stat.st_size as u64))
 }
 

@@ -37,6 +37,7 @@ pub use self::tail::TailReader;
 
 use super::probe::magic;
 use super::{AllocateMode, File};
+use crate::descriptor;
 use crate::driver::FileKind;
 use crate::error::{Error, Result};
 use crate::memory::{LARGEST, Pool};
@@ -246,7 +247,7 @@ impl OpenAppender {
             let why = format!("the valid length is {valid} bytes, but the file has {size}");
             if size < valid { Err(error(why)) } else { Ok(size) }
         };
-        let facts = rustix::fs::fstat(file.target()).map_err(|errno| {
+        let facts = descriptor::status(file.target()).map_err(|errno| {
             Error::from_errno(errno.raw_os_error(), "reading the metadata").on(file.path())
         })?;
         let inode = (facts.st_dev, facts.st_ino);
