@@ -526,6 +526,8 @@ typedef struct ringfile_counts {
     uint64_t ahead_used;
     // Bytes that were read ahead in vain.
     uint64_t ahead_unused;
+    // Operations that an I/O thread took over from a thread without a ring.
+    uint64_t io_thread_ops;
 } ringfile_counts;
 
 // One read of ringfile_read_many.

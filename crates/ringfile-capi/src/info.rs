@@ -72,6 +72,8 @@ pub struct ringfile_counts {
     pub ahead_used: u64,
     /// Bytes that were read ahead in vain.
     pub ahead_unused: u64,
+    /// Operations that an I/O thread took over from a thread without a ring.
+    pub io_thread_ops: u64,
 }
 
 // SAFETY: it consists of integers only, with the size first.
@@ -102,6 +104,7 @@ fn counts(metrics: Metrics) -> ringfile_counts {
         cache_admitted: metrics.cache_admitted,
         ahead_used: metrics.ahead_used,
         ahead_unused: metrics.ahead_unused,
+        io_thread_ops: metrics.io_thread_ops,
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of counts that a driver publishes with each turn.
-const FIELDS: usize = 16;
+const FIELDS: usize = 17;
 
 /// The number of counts of adaptive files.
 const CACHE_EVENTS: usize = 6;
@@ -90,6 +90,9 @@ pub struct Metrics {
     /// Operations that went to an NVMe drive as its own commands (see
     /// [`OpenOptions::allow_raw_nvme_writes`](crate::OpenOptions::allow_raw_nvme_writes)).
     pub passthrough_ops: u64,
+    /// Operations that an I/O thread took over from a thread without a ring
+    /// ([`set_io_threads`](crate::runtime::set_io_threads)); they count on the I/O thread.
+    pub io_thread_ops: u64,
     /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]), except calls
     /// for a ring that polls the device.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
@@ -138,6 +141,7 @@ impl Metrics {
             &mut self.aio_calls,
             &mut self.refused_contexts,
             &mut self.passthrough_ops,
+            &mut self.io_thread_ops,
         ];
         // In the order of `CacheEvent`.
         let cache: [_; CACHE_EVENTS] = [

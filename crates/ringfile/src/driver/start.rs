@@ -415,8 +415,11 @@ fn send(remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shar
 #[cfg(feature = "tokio")]
 use super::shared::tokio::send as send_to_runtime;
 
-/// Stands in for the feature `tokio`.
+/// Stands in for the feature `tokio`, without which no runtime is recognized.
 #[cfg(not(feature = "tokio"))]
 fn send_to_runtime(remote: RemoteRequest, _at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
+    let what = "an operation of a thread without a ring goes to an I/O thread: in tokio, `attach_to_tokio` \
+        (feature `tokio`) lets the runtime's threads submit it themselves, which takes less CPU time";
+    iothreads::tell_of_first(what, || true);
     Err(remote)
 }

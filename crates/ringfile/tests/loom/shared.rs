@@ -378,7 +378,12 @@ struct Collected {
 
 impl Collected {
     fn send(&self, at_once: bool) {
-        *self.mail.lock().unwrap() += 1;
+        let mut request = Some(1);
+        if at_once {
+            self.work_with(&mut request);
+        }
+        let Some(request) = request else { return };
+        *self.mail.lock().unwrap() += request;
         self.sleep.mail_came();
         if at_once {
             self.work();
@@ -389,7 +394,12 @@ impl Collected {
     }
 
     fn work(&self) {
+        self.work_with(&mut None);
+    }
+
+    fn work_with(&self, request: &mut Option<u32>) {
         let turn = |done: &mut u32| {
+            *done += request.take().unwrap_or(0);
             if self.sleep.take_mail_flag() {
                 *done += std::mem::take(&mut *self.mail.lock().unwrap());
             }

@@ -113,6 +113,15 @@ fn pick() -> Option<&'static Arc<Shared>> {
     Some(&io.threads[io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len()])
 }
 
+/// Emits an event, the first time that `is_so`, with the next [deferred](event::emit_deferred) ones: an operation goes to an
+/// I/O thread that its own thread could submit.
+pub(crate) fn tell_of_first(what: &'static str, is_so: impl FnOnce() -> bool) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.load(Ordering::Relaxed) && is_so() && !TOLD.swap(true, Ordering::Relaxed) {
+        event::defer(move || tracing::info!("{what}"));
+    }
+}
+
 /// Gives a remote request to an I/O thread, and returns that thread. Returns the request if there is none, as in a
 /// forked child.
 pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {

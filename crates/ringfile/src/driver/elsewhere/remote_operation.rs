@@ -76,15 +76,19 @@ impl RemoteOperation {
             // other code uses or drops the buffer.
             return Poll::Ready(unsafe { memory.reclaim() });
         }
-        if matches!(&*self.outcome.state.lock(), RemoteState::Open(waker) if waker.will_wake(context.waker()))
-        {
-            return Poll::Pending;
-        }
         // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
-        let waker = context.waker().clone();
+        let mut waker = None;
         let mut state = self.outcome.state.lock();
+        if let RemoteState::Open(known) = &*state {
+            if known.will_wake(context.waker()) {
+                return Poll::Pending;
+            }
+            drop(state);
+            waker = Some(context.waker().clone());
+            state = self.outcome.state.lock();
+        }
         let is_open = matches!(*state, RemoteState::Open(_));
-        let next = if is_open { RemoteState::Open(waker) } else { RemoteState::Closed };
+        let next = waker.take_if(|_| is_open).map_or(RemoteState::Closed, RemoteState::Open);
         let before = std::mem::replace(&mut *state, next);
         drop(state);
         match before {

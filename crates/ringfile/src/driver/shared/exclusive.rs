@@ -96,9 +96,13 @@ impl<T, O> Exclusive<T, O> {
         is_done: impl Fn() -> bool,
     ) -> bool {
         for _ in 0..most {
-            // What was left before this call is seen by the thread that has the lock now, when it asks `is_done`.
-            fence(Ordering::SeqCst);
-            let Some(mut state) = self.try_lock() else { return true };
+            let Some(mut state) = self.try_lock().or_else(|| {
+                // What was left before this call is seen by the thread that has the lock now, when it asks `is_done`.
+                fence(Ordering::SeqCst);
+                self.try_lock()
+            }) else {
+                return true;
+            };
             act(&mut state.subject);
             drop(state);
             after();

@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 
 use super::tokio_driver::TokioDriver;
+use crate::driver::elsewhere::iothreads;
 use crate::driver::mail::shared::{RemoteRequest, Shared};
 use crate::error::Error;
 use crate::lock::Lock;
@@ -30,7 +31,7 @@ thread_local! {
 
 /// Makes the threads of the current tokio runtime submit and collect their operations that have to wait, instead of
 /// passing them to an I/O thread of the library. Call it once in each runtime; further calls do nothing. Operations on
-/// pipes, sockets, polled files and NVMe namespaces still go to an I/O thread.
+/// pipes, sockets, polled files and NVMe namespaces still go to an I/O thread, and most others while all threads compute.
 ///
 /// All threads of the runtime must be alike to the kernel (descriptors, seccomp filters), since each submits for the
 /// others. A system call of such a thread that the kernel does not restart may fail with `EINTR`, for instance a
@@ -77,10 +78,16 @@ pub fn attach_to_tokio() -> Result<(), Error> {
 /// Gives a remote request to the runtime of this thread, and returns the shared part of its driver. Returns the
 /// request if there is none that takes it. For `at_once` see [`TokioDriver::send`].
 pub(crate) fn send(remote: RemoteRequest, at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
-    match current().filter(|driver| driver.takes(&remote.target, &remote.request)) {
-        Some(driver) => driver.send(remote, at_once),
-        None => Err(remote),
+    match current() {
+        Some(driver) if driver.takes(&remote.target, &remote.request) => return driver.send(remote, at_once),
+        Some(_) => {}
+        None => {
+            let what = "an operation goes from a tokio runtime to an I/O thread: `attach_to_tokio` lets the \
+                runtime's threads submit it themselves, which takes less CPU time";
+            iothreads::tell_of_first(what, || Handle::try_current().is_ok());
+        }
     }
+    Err(remote)
 }
 
 fn current() -> Option<Arc<TokioDriver>> {

@@ -7,10 +7,12 @@
 //! - no user code runs while a thread uses the driver, and no thread waits for it: it leaves its request as mail, for the
 //!   thread that has the driver;
 //! - while an operation is in flight, a timer checks at intervals whether anybody collects completions, and does so if
-//!   not: the collector may be unable to run for long, or have ended;
+//!   not: the collector may be unable to run for long, or have ended. While that happens time and again, the runtime's threads
+//!   compute, and operations go elsewhere;
 //! - a forked child has neither the operations nor the collector, and never uses the driver.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -41,6 +43,9 @@ const MOST_PATIENCE: u32 = 4;
 const IDLE_LOOKS: u32 = 8;
 /// After this many turns in a row, a thread leaves the rest to the collector: others may add work all the time.
 const MOST_TURNS: usize = 8;
+/// How many operations go elsewhere at most before one is tried here again: of so many, a runtime whose threads always compute
+/// sees one late.
+const LONGEST_DETOUR: u32 = 1024;
 /// While at least this many operations are in flight, the collector submits those that are started, together: the device has
 /// enough to do meanwhile. With 16 tasks, a quarter of the rate was lost when the collector submitted all of them.
 const ENOUGH_IN_FLIGHT: usize = 16;
@@ -57,6 +62,8 @@ pub(super) struct TokioDriver {
     turns: AtomicU32,
     /// How many operations were in flight after the last one.
     in_flight: AtomicUsize,
+    /// How many of the next operations go elsewhere.
+    detour: AtomicU32,
     watch: Watch,
 }
 
@@ -70,6 +77,8 @@ struct Watch {
     idle: AtomicU32,
     /// How many looks in a row found that nobody had collected, and nothing to collect.
     vain: AtomicU32,
+    /// How long the last detour was: twice as long as the one before, unless threads of the runtime have collected since.
+    detour: AtomicU32,
 }
 
 impl TokioDriver {
@@ -88,16 +97,27 @@ impl TokioDriver {
             collector: Lock::default(),
             turns: AtomicU32::new(0),
             in_flight: AtomicUsize::new(0),
+            detour: AtomicU32::new(0),
             watch: Watch::default(),
         }))
     }
 
-    /// Returns whether an operation can be sent here: not if it may wait forever, since its cancellation may have to be
-    /// repeated, nor if its ring does not announce completions.
+    /// Returns whether an operation is to be sent here: not if it may wait forever, since its cancellation may have to be
+    /// repeated, nor if its ring does not announce completions, nor while operations go elsewhere.
     pub(super) fn takes(&self, target: &Target, request: &Request) -> bool {
         !self.shared.is_inherited()
             && target.ring_for(request.kind) == PortKind::Main
             && !target.may_wait_forever(request.kind)
+            && !self.makes_a_detour()
+    }
+
+    /// Returns whether the next operation goes elsewhere. Threads that ask at once may make the detour longer.
+    fn makes_a_detour(&self) -> bool {
+        let left = self.detour.load(Ordering::Relaxed);
+        if left > 0 {
+            self.detour.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
     }
 
     /// Submits a remote request `at_once`, or lets the collector submit it together with others that follow. Returns the shared
@@ -110,10 +130,17 @@ impl TokioDriver {
         if !self.is_watched() {
             return Err(remote);
         }
-        self.shared.lock().remotes.push(remote);
-        self.shared.sleep.mail_came();
-        if at_once && !self.has_enough() || !self.wake_collector() {
-            self.work();
+        let mut remote = Some(remote);
+        let submits = at_once && !self.has_enough();
+        if submits {
+            self.work_with(&mut remote);
+        }
+        if let Some(remote) = remote {
+            self.shared.lock().remotes.push(remote);
+            self.shared.sleep.mail_came();
+            if submits || !self.wake_collector() {
+                self.work();
+            }
         }
         fence(Ordering::SeqCst);
         // The watch may have ended since, when it saw nothing in flight.
@@ -134,16 +161,22 @@ impl TokioDriver {
 
     /// Returns false if there is no collector.
     fn wake_collector(&self) -> bool {
-        let collector = self.collector.lock().clone();
-        let has_one = collector.is_some();
         if self.shared.sleep.notify() == Asleep::InRing {
+            let collector = self.collector.lock().clone();
+            let has_one = collector.is_some();
             collector.into_iter().for_each(Waker::wake);
+            return has_one;
         }
-        has_one
+        self.collector.lock().is_some()
     }
 
     /// Starts and submits what was sent, and collects completions, unless another thread does. Wakes tasks.
     pub(super) fn work(&self) {
+        self.work_with(&mut None);
+    }
+
+    /// Does what [`work`](Self::work) does, and starts this request first. Leaves it if another thread has the driver.
+    fn work_with(&self, remote: &mut Option<RemoteRequest>) {
         if self.shared.is_inherited() {
             return;
         }
@@ -155,8 +188,12 @@ impl TokioDriver {
         let turn = |driver: &mut Box<Driver>| {
             self.turns.fetch_add(1, Ordering::Relaxed);
             let mut deferred = deferred.borrow_mut();
-            let (in_flight, must_turn_again) = driver.turn_with_mail(&mut deferred);
+            let (in_flight, must_turn_again, has_collected) =
+                driver.turn_with_mail(remote.take(), &mut deferred);
             self.in_flight.store(in_flight, Ordering::Relaxed);
+            if has_collected && self.watch.detour.load(Ordering::Relaxed) > 0 {
+                self.watch.detour.store(0, Ordering::Relaxed);
+            }
             must_turn.set(must_turn_again);
         };
         // A task must not fail for the waker of another.
@@ -204,15 +241,23 @@ impl TokioDriver {
 
     /// Works if nobody has since the last look, or a request came while this thread looked.
     fn collect_for_others(&self) {
-        let Watch { seen, idle, vain, .. } = &self.watch;
+        let Watch { seen, idle, vain, detour, .. } = &self.watch;
         idle.store(0, Ordering::Relaxed);
         let has_mail = self.shared.sleep.has_mail();
         let mut looks = 0;
         if has_mail || seen.load(Ordering::Relaxed) == self.turns.load(Ordering::Relaxed) {
             let before = self.in_flight.load(Ordering::Relaxed);
+            let last = detour.load(Ordering::Relaxed);
             self.work();
-            if self.in_flight.load(Ordering::Relaxed) == before {
-                looks = vain.load(Ordering::Relaxed).saturating_add(1);
+            match self.in_flight.load(Ordering::Relaxed).cmp(&before) {
+                Less => {
+                    let length = (last * 2).clamp(1, LONGEST_DETOUR);
+                    detour.store(length, Ordering::Relaxed);
+                    // Not the first time: any thread may be late once.
+                    self.detour.store(length - 1, Ordering::Relaxed);
+                }
+                Equal => looks = vain.load(Ordering::Relaxed).saturating_add(1),
+                Greater => {}
             }
         }
         vain.store(looks, Ordering::Relaxed);

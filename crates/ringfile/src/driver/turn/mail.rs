@@ -2,6 +2,7 @@
 
 use super::deferred::Deferred;
 use super::state::Driver;
+use crate::driver::elsewhere::iothreads;
 use crate::driver::mail::shared::{Mail, RemoteRequest};
 use crate::driver::refused::{Refused, warn_of_no_ring};
 use crate::driver::slots::key::Key;
@@ -9,14 +10,20 @@ use crate::driver::slots::slot::{Owner, State};
 use crate::driver::slots::wake::Wake;
 
 impl Driver {
-    /// Starts a remote request on this thread's ring, or gives it to the workers if there is none.
-    fn start_remote(&mut self, mut remote: RemoteRequest, deferred: &mut Deferred) {
+    /// Starts a remote request on this thread's ring, unless it was withdrawn.
+    fn start_remote(&mut self, remote: RemoteRequest, deferred: &mut Deferred) {
         if !remote.is_wanted() {
             return deferred.remotes.push((remote, Some(libc::ECANCELED)));
         }
+        self.start_wanted(remote, deferred);
+    }
+
+    /// Starts a remote request on this thread's ring, or gives it to the workers if there is none.
+    pub(super) fn start_wanted(&mut self, mut remote: RemoteRequest, deferred: &mut Deferred) {
         match self.may_start(&remote.target, &remote.request, false) {
             Ok(ring) => {
                 let Some(handler) = remote.take_handler() else { return };
+                self.counts.io_thread_ops += u64::from(iothreads::is_this_one());
                 let mut wake = Wake::Handler(handler, remote.index);
                 self.queue(&remote.target, &remote.request, &mut remote.memory, ring, &mut wake);
             }

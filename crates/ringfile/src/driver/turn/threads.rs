@@ -12,6 +12,8 @@ use super::deferred::Deferred;
 use super::forks::new_driver;
 use super::leave::THREAD_RINGS;
 use super::state::{DRIVER, Driver, with};
+#[cfg(feature = "tokio")]
+use crate::driver::mail::shared::RemoteRequest;
 use crate::driver::mail::shared::Shared;
 use crate::driver::ports::SleepIn;
 #[cfg(feature = "tokio")]
@@ -61,14 +63,23 @@ impl Driver {
         Ok(signal)
     }
 
-    /// Starts what was sent, submits, and collects completions. Returns the number of operations in flight, and whether another
-    /// turn has something to do at once.
+    /// Starts what was sent and `remote`, whose future is being polled, submits, and collects completions. Returns the number of
+    /// operations in flight, whether another turn has something to do at once, and whether operations have ended.
     #[cfg(feature = "tokio")]
     #[inline]
-    pub(crate) fn turn_with_mail(&mut self, deferred: &mut Deferred) -> (usize, bool) {
+    pub(crate) fn turn_with_mail(
+        &mut self,
+        remote: Option<RemoteRequest>,
+        deferred: &mut Deferred,
+    ) -> (usize, bool, bool) {
+        let ended = self.counts.ops;
         self.read_mail(deferred);
+        if let Some(remote) = remote {
+            self.start_wanted(remote, deferred);
+        }
         self.turn(false, None, 1, deferred);
-        (self.in_flight, self.must_turn_again() && !self.ports.are_refused())
+        let must_turn_again = self.must_turn_again() && !self.ports.are_refused();
+        (self.in_flight, must_turn_again, self.counts.ops != ended)
     }
 
     /// Returns where a thread sleeps without the driver until that has something to do, and when it looks although nothing has
