@@ -164,6 +164,8 @@ fn every_way<'f, T: Output<Result: Returned>>(
     before();
     same("in another executor", futures::executor::block_on(operation()).outcome());
     before();
+    same("on a thread that waits", operation().wait().outcome());
+    before();
     same("in a batch", one(in_a_batch(operation()).run()).outcome());
     before();
     same("in an awaited batch", one(block_on(async { in_a_batch(operation()).await })).outcome());
