@@ -39,8 +39,8 @@ def make_tables(folder, scale):
     """Makes the two large tables, in 24 files each."""
     if not glob.glob(f"{folder}/lineitem/*.parquet"):
         program = shutil.which("tpchgen-cli", path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}") or "tpchgen-cli"
-        options = f"--scale-factor {scale} --format parquet --parts {PARTS} --tables lineitem,orders --output-dir"
-        subprocess.run([program, *options.split(), folder], check=True)
+        options = f"parquet --scale-factor={scale} --parts={PARTS} --tables=lineitem,orders --output-dir"
+        subprocess.run([program, *options.split(), folder], check=True, stdout=subprocess.DEVNULL)
     return {name: sorted(glob.glob(f"{folder}/{name}/*.parquet")) for name in ("lineitem", "orders")}
 
 
@@ -84,7 +84,7 @@ def q6(tables):
     frame = table(tables["lineitem"], "l_shipdate l_discount l_quantity l_extendedprice")
     year = (frame.l_shipdate >= datetime.datetime(1994, 1, 1)) & (frame.l_shipdate < datetime.datetime(1995, 1, 1))
     frame = frame[year & (frame.l_discount >= 5) & (frame.l_discount <= 7) & (frame.l_quantity < 2400)].map_partitions(with_prices)
-    return (frame.l_extendedprice * frame.l_discount).sum().to_series()
+    return (frame.l_extendedprice * frame.l_discount).sum()
 
 
 def q12(tables):
@@ -125,9 +125,11 @@ QUERIES = {
 
 def rows(found):
     """Returns the rows in order, as texts and whole numbers."""
-    values = found.itertuples(index=False) if isinstance(found, pandas.DataFrame) else found
-    values = ([each] if numpy.isscalar(each) else each for each in values)
-    return sorted(tuple(each if isinstance(each, str) else int(each) for each in row) for row in values)
+    if isinstance(found, pandas.DataFrame):
+        found = found.itertuples(index=False)
+    elif numpy.isscalar(found):
+        found = [[found]]
+    return sorted(tuple(each if isinstance(each, str) else int(each) for each in row) for row in found)
 
 
 def by_duckdb(tables, query):
@@ -153,7 +155,7 @@ class Killer(threading.Thread):
             found = (int(name.split(".")[1]) for name in os.listdir(os.environ[STAGES]) if name.startswith(self.stage))
             return next((process for process in found if process in self.workers.values()), None)
         for address, keys in self.client.processing().items():
-            if any("shuffle" in str(key) or "p2p" in str(key) for key in keys):
+            if any(part in str(key) for key in keys for part in ("shuffle", "hash-join")):
                 return self.workers.get(address)
         return None
 
