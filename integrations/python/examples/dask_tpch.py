@@ -49,7 +49,7 @@ def mark(stage):
     open(f"{os.environ[STAGES]}/{stage}.{os.getpid()}", "w").close()
 
 
-def read(path, columns):
+def read(path, columns=None):
     """Reads some columns of a file. Money and shares become whole numbers of cents and per cent, so that sums are exact."""
     mark("reading")
     frame = pandas.read_parquet(f"ringfile://{path}", columns=columns, dtype_backend="pyarrow")
@@ -212,7 +212,7 @@ def run(folder, scale, kills, seed):
     rights = {query: by_duckdb(tables, text) for query, text in QUERIES.items()}
     with tempfile.TemporaryDirectory() as stages:
         os.environ[STAGES] = stages
-        with distributed.LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, cluster.get_client() as client:
+        with distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, cluster.get_client() as client:
             undisturbed = {}
             for query, right in rights.items():
                 client.wait_for_workers(WORKERS)
