@@ -13,8 +13,10 @@ mod fuse;
 mod in_tokio;
 mod job;
 mod log;
+mod new_file;
 mod nvme;
 mod order;
+mod ranges;
 mod reproduce;
 mod rounds;
 mod routes;
@@ -103,8 +105,15 @@ enum Command {
     Adaptive(throughput::Adaptive),
     /// Compare `get_ranges` of ringfile's object store and of LocalFileSystem, with the page cache empty and full
     GetRanges(throughput::GetRanges),
+    /// Compare many ranges of a file, read by tasks in tokio in each of the usual ways: cold, hot, and with little memory
+    Ranges(ranges::Options),
+    /// Do one measurement; `ranges` starts this command for each
+    #[command(hide = true)]
+    InRanges { one: ranges::One },
     /// Compare a log of small entries by several threads, each synced: Appender, and pwrite with fdatasync as log engines do it
     Log(log::Options),
+    /// Compare how fast direct writes fill a new file whose space was prepared in each of the usual ways
+    NewFile(new_file::Options),
     /// Compare direct, polled and passthrough reads of an NVMe drive, which is only read
     Nvme(nvme::Options),
     /// Measure published figures on this machine, and print them beside those of docs/figures.toml (see `reproduce`)
@@ -181,7 +190,10 @@ fn main() -> ExitCode {
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
+        (Some(Command::Ranges(options)), _) => ranges::compare(&options),
+        (Some(Command::InRanges { one }), _) => ranges::measure(&one),
         (Some(Command::Log(options)), _) => log::compare(&options),
+        (Some(Command::NewFile(options)), _) => new_file::compare(&options),
         (Some(Command::Nvme(options)), _) => nvme::compare(&options),
         (Some(Command::Reproduce(options)), _) => reproduce::run(&options),
         (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),

@@ -31,7 +31,7 @@ pub struct Options {
     #[command(flatten)]
     place: Place,
     /// Only these rows
-    #[arg(long, value_delimiter = ',', value_parser = ["warm", "cold", "sequential"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["warm", "cold", "sequential", "passes"])]
     only: Vec<String>,
     /// Instead of these rows, print the grid of adaptive files against buffered and direct ones (root): long takes three
     /// hours, short ten minutes. The file is twice as large as --size
@@ -122,6 +122,79 @@ fn compare_all(options: &Options) -> io::Result<()> {
         if options.only.is_empty() || options.only.iter().any(|name| name == row.name) {
             compare_row(&options.place, size, row)?;
         }
+    }
+    if options.only.iter().any(|name| name == "passes") {
+        for (block, depth) in
+            [(PAGE, 16), (PAGE, 128), (16 << 10, 16), (16 << 10, 128), (128 << 10, 16), (128 << 10, 128)]
+        {
+            compare_passes(&options.place, size, block, depth)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares three passes over the file, each in another random order, from an empty cache on. The first is held against direct
+/// reads, the second and third against the first and second of buffered reads: adaptive files read at most one pass past the
+/// cache before they fill it.
+fn compare_passes(place: &Place, size: u64, block: usize, depth: usize) -> io::Result<()> {
+    const SIDES: [Side; 4] = [Side::Adaptive, Side::Buffered, Side::Direct, Side::Adaptive];
+    let runs = crate::rounds::in_turn(place.rounds, SIDES.len(), |round, side| {
+        let job = Job {
+            path: place.file.clone(),
+            size,
+            direct: SIDES[side] == Side::Direct,
+            block,
+            parts: block / PAGE,
+            depth,
+            in_flight: None,
+            warmup: Duration::ZERO,
+            duration: Duration::from_secs(3600),
+            seed: place.seed.wrapping_add(10 * round as u64),
+            order: Order::ShuffledOnce,
+        };
+        super::drop_cache(&std::fs::File::open(&place.file)?, size, None)?;
+        let (file, mut buffers) = open(SIDES[side], &job)?;
+        let mut rates = [0.0; 3];
+        for (pass, rate) in (0..).zip(&mut rates) {
+            let job = Job { seed: job.seed + pass, ..job.clone() };
+            let began = std::time::Instant::now();
+            let tally = block_on(read_all(&file, buffers, &job))?;
+            *rate = tally.all_bytes as f64 / began.elapsed().as_secs_f64() / f64::from(1 << 20);
+            buffers = open(SIDES[side], &job)?.1;
+        }
+        eprintln!(
+            "{} KiB, depth {depth}, round {round}, {}: {rates:.0?} MiB/s",
+            block >> 10,
+            SIDES[side].name()
+        );
+        io::Result::Ok(Some(rates))
+    })?;
+    let rate = |side: usize, pass: usize| {
+        spread(crate::rounds::spread_of(runs[side].iter().map(|rates| rates[pass])), 0)
+    };
+    let over = |side: usize, pass: usize, other: usize, its_pass: usize| {
+        let ratios = runs[side].iter().zip(&runs[other]).map(|(one, other)| one[pass] / other[its_pass]);
+        spread(crate::rounds::spread_of(ratios), 2)
+    };
+    println!(
+        "\n{} KiB, {depth} in flight, MiB/s of three passes, each in another random order:\n",
+        block >> 10
+    );
+    println!(
+        "| pass | adaptive | buffered | direct | adaptive over | | A/A |\n|---|--:|--:|--:|---|--:|--:|"
+    );
+    for (pass, (other, its_pass, name)) in
+        [(2, 0, "direct"), (1, 0, "buffered, pass 1"), (1, 1, "buffered, pass 2")].into_iter().enumerate()
+    {
+        println!(
+            "| {} | {} | {} | {} | {name} | {} | {} |",
+            pass + 1,
+            rate(0, pass),
+            rate(1, pass),
+            rate(2, pass),
+            over(0, pass, other, its_pass),
+            over(3, pass, 0, pass)
+        );
     }
     Ok(())
 }

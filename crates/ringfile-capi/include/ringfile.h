@@ -73,6 +73,9 @@
 // RINGFILE_ALLOCATE_PUNCH_HOLE.
 #define RINGFILE_ALLOCATE_DISCARD 4
 
+// Fills the range with zeros that are written, so that later writes change nothing but the data. The file grows to hold it.
+#define RINGFILE_ALLOCATE_WRITTEN 5
+
 // ringfile_advise: no advice.
 #define RINGFILE_ADVICE_NORMAL 0
 

@@ -21,6 +21,8 @@ pub const RINGFILE_ALLOCATE_ZERO_RANGE: u32 = 3;
 /// Discards the range's content, which may read as anything afterwards: an NVMe namespace deallocates it; elsewhere as
 /// RINGFILE_ALLOCATE_PUNCH_HOLE.
 pub const RINGFILE_ALLOCATE_DISCARD: u32 = 4;
+/// Fills the range with zeros that are written, so that later writes change nothing but the data. The file grows to hold it.
+pub const RINGFILE_ALLOCATE_WRITTEN: u32 = 5;
 
 /// ringfile_advise: no advice.
 pub const RINGFILE_ADVICE_NORMAL: u32 = 0;
@@ -128,6 +130,7 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
         RINGFILE_ALLOCATE_PUNCH_HOLE => AllocateMode::PunchHole,
         RINGFILE_ALLOCATE_ZERO_RANGE => AllocateMode::ZeroRange,
         RINGFILE_ALLOCATE_DISCARD => AllocateMode::Discard,
+        RINGFILE_ALLOCATE_WRITTEN => AllocateMode::Written,
         other => return Err(Fault::invalid(format!("mode is {other}: use one of RINGFILE_ALLOCATE_..."))),
     })
 }

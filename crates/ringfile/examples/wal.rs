@@ -7,11 +7,11 @@
 
 use std::path::{Path, PathBuf};
 
+use ringfile::fs::AllocateMode;
 use ringfile::{Buffer, File, OpenOptions, Pool};
 
 const BLOCK: usize = 4096;
 const SPACE: u64 = 1 << 20;
-const PIECE: usize = 256 << 10;
 
 struct Log {
     file: File,
@@ -26,11 +26,7 @@ impl Log {
         options.read(true).write(true).create(true).direct(true).buffered_fallback(true);
         let file = options.open(path).await?;
         if file.size()? < SPACE {
-            let mut zeros = pool.get(PIECE)?;
-            zeros.resize(PIECE, 0);
-            for at in (0..SPACE).step_by(PIECE) {
-                zeros = file.write_at(zeros, at).await?;
-            }
+            file.allocate(AllocateMode::Written, 0, SPACE).await?;
         }
         file.sync_all().await?;
         // The file's entry in its folder is as important as its content.

@@ -34,7 +34,7 @@ pub use elsewhere::workers::set_worker_threads;
 pub(crate) use elsewhere::workers::withdraw;
 pub(crate) use mail::shared::{PostedCall, Shared};
 pub(crate) use op::cached_pages;
-pub(crate) use op::{DISCARD, Kind, MOST_AT_ONCE, OpResult, RWF_ATOMIC, Request};
+pub(crate) use op::{DISCARD, Kind, MOST_AT_ONCE, OpResult, RWF_ATOMIC, Request, WRITTEN, Zeros};
 pub(crate) use ports::CompletionSignals;
 pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io};
 pub use register::register;

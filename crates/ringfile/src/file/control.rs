@@ -22,6 +22,12 @@ pub enum AllocateMode {
     PunchHole,
     /// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
     ZeroRange,
+    /// Fills the range with zeros that are written, in large pieces, unless the kernel does it (Linux 6.17, some drives). The
+    /// file grows to hold it. Later writes of the range, also small direct ones, then change nothing but the data: over space that
+    /// was only allocated they wait for one another in the file system. Takes as long as writing. A worker does it; offset and
+    /// length are as those of writes if the file was opened for direct I/O. After an error, a part may be filled; dropping
+    /// the future does not stop it.
+    Written,
     /// Discards the range's content: reads of it may return any bytes afterwards. On a namespace of an NVMe drive
     /// ([`OpenOptions::allow_raw_nvme_writes`](crate::OpenOptions::allow_raw_nvme_writes)) this deallocates, which costs less
     /// than making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
@@ -35,6 +41,7 @@ impl AllocateMode {
             Self::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
             Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
             Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+            Self::Written => return driver::WRITTEN,
             Self::Discard => return driver::DISCARD,
         };
         flags.cast_unsigned()

@@ -10,9 +10,13 @@ use super::script::Moment;
 use super::tree::Inode;
 use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World};
 use crate::descriptor::above_standard;
+use crate::driver::WRITTEN;
 
 /// The largest size of a file: offsets are signed.
 const LARGEST: u64 = i64::MAX as u64;
+
+/// [`WRITTEN`], as `mode`.
+const ZEROS: i32 = WRITTEN.cast_signed();
 
 /// A copy reads this much at once.
 const STEP: usize = 1 << 20;
@@ -288,8 +292,8 @@ impl World {
             libc::FALLOC_FL_PUNCH_HOLE if keeps_size => {
                 return self.disk.change(inode, Change::Zero(there));
             }
-            libc::FALLOC_FL_ZERO_RANGE if there.is_empty() => {}
-            libc::FALLOC_FL_ZERO_RANGE => self.disk.change(inode, Change::Zero(there))?,
+            libc::FALLOC_FL_ZERO_RANGE | ZEROS if there.is_empty() => {}
+            libc::FALLOC_FL_ZERO_RANGE | ZEROS => self.disk.change(inode, Change::Zero(there))?,
             0 => {}
             _ => return Err(libc::EOPNOTSUPP),
         }

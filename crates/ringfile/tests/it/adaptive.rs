@@ -167,7 +167,7 @@ fn fill_free_memory(folder: &Folder, way: u32) {
     let Some((file, path)) = cold("while_memory_is_free", folder, "data") else { return };
     assume_memory_is_free(Some(true));
     const STEP: usize = 256 << 10;
-    for (len, reads_before) in [(PAGE, 0), (16 << 10, 0), (128 << 10, 1)] {
+    for (len, reads_before) in [(PAGE, 0), (12 << 10, 0), (16 << 10, 1), (128 << 10, 1)] {
         drop_cache(&path);
         let file = OpenOptions::new().read(true).adaptive(true).open_blocking(&path).unwrap();
         for round in 0..=reads_before {

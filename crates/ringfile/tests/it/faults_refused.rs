@@ -525,28 +525,36 @@ fn wrong(place: &Place, fails: &BTreeSet<String>, errno: i32, must_fail: bool) -
     wrong
 }
 
-/// Waits for a forked child, and returns how it ended, if not well.
-fn ended(child: libc::pid_t) -> Option<String> {
-    let mut status = 0;
-    // SAFETY: one valid number to write to.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    (status != 0).then(|| match libc::WIFSIGNALED(status) {
-        true => format!("it was ended by signal {}", libc::WTERMSIG(status)),
-        false => "it failed".to_owned(),
-    })
+/// A forked child that carries out all steps with some calls refused.
+struct Case {
+    name: String,
+    child: libc::pid_t,
+    _folder: Folder,
 }
 
-/// Checks a case in a forked child, with this set-up. Returns what is wrong.
-fn check(case: &str, row: &Row, errno: i32, must_fail: bool, refuse: impl FnOnce()) -> Option<String> {
+/// Waits for a forked child, and returns how it ended, if not well.
+fn ended(case: Case) -> Option<String> {
+    let mut status = 0;
+    // SAFETY: one valid number to write to.
+    assert_eq!(unsafe { libc::waitpid(case.child, &mut status, 0) }, case.child);
+    let how = (status != 0).then(|| match libc::WIFSIGNALED(status) {
+        true => format!("it was ended by signal {}", libc::WTERMSIG(status)),
+        false => "it failed".to_owned(),
+    });
+    how.map(|how| format!("{}: {how}", case.name))
+}
+
+/// Starts to check a case in a forked child, with this set-up.
+fn check(name: String, row: &Row, errno: i32, must_fail: bool, refuse: impl FnOnce()) -> Case {
     let folder = Folder::new();
     let child = fork(|| {
         let place = Place::new(folder.path()).unwrap();
         refuse();
         let wrong = wrong(&place, &row.fails, errno, must_fail);
-        assert!(wrong.is_empty(), "{case}:\n  {}", wrong.join("\n  "));
+        assert!(wrong.is_empty(), "{name}:\n  {}", wrong.join("\n  "));
         std::mem::forget(place);
     });
-    ended(child).map(|how| format!("{case}: {how}"))
+    Case { name, child, _folder: folder }
 }
 
 #[test]
@@ -561,18 +569,20 @@ fn f71_each_call_that_is_refused_has_a_stand_in_or_a_clear_error() {
     let mut problems = Vec::new();
     let nothing = Row { calls: Vec::new(), fails: BTreeSet::new() };
     let named = || rows.iter().flat_map(|row| row.calls.iter().map(|(_, number)| *number));
-    problems.extend(check("a call that no row names", &nothing, 0, false, || {
+    problems.extend(ended(check("a call that no row names".to_owned(), &nothing, 0, false, || {
         allow_only(named().chain(never_refused.iter().copied()));
-    }));
+    })));
     for row in &rows {
         let names: Vec<&str> = row.calls.iter().map(|(name, _)| &**name).collect();
         if only.as_ref().is_some_and(|only| !names.contains(&&**only)) {
             continue;
         }
         let cases = [libc::EPERM, libc::ENOSYS].map(|errno| [(errno, true), (errno, false)]);
-        for (errno, has_ring) in cases.into_iter().flatten().filter(|(_, ring)| !ring || !is_without_ring()) {
-            let case = format!("{} with errno {errno}, ring: {has_ring}", names.join(", "));
-            problems.extend(check(&case, row, errno, !has_ring, || {
+        let cases = cases.into_iter().flatten().filter(|(_, ring)| !ring || !is_without_ring());
+        // Side by side, since they mostly wait.
+        let started = cases.map(|(errno, has_ring)| {
+            let name = format!("{} with errno {errno}, ring: {has_ring}", names.join(", "));
+            check(name, row, errno, !has_ring, || {
                 if !has_ring {
                     deny(libc::SYS_io_uring_setup, libc::ENOSYS);
                     if !names.contains(&"io_setup") {
@@ -580,8 +590,9 @@ fn f71_each_call_that_is_refused_has_a_stand_in_or_a_clear_error() {
                     }
                 }
                 row.calls.iter().for_each(|(_, number)| deny(*number, errno));
-            }));
-        }
+            })
+        });
+        problems.extend(started.collect::<Vec<_>>().into_iter().filter_map(ended));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -210,6 +210,44 @@ fn a_file_of_many_extents_is_removed_with_its_blocks() {
 }
 
 #[test]
+fn zeros_that_are_written_replace_what_was_there_and_have_blocks() {
+    let folder = Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    for (name, is_direct) in [("buffered", false), ("direct", true)] {
+        let mut options = creating();
+        options.read(true).direct(is_direct).buffered_fallback(true);
+        let path = folder.path().join(name);
+        block_on(async {
+            let file = options.open(&path).await.unwrap();
+            let block = || {
+                ringfile::Pool::new(1 << 20).get(8192).map(|mut block| {
+                    block.resize(8192, 7);
+                    block
+                })
+            };
+            file.write_at(block().unwrap(), 0).await.unwrap();
+            file.allocate(AllocateMode::Written, 4096, 3 << 20).await.unwrap();
+            file.sync_all().await.unwrap();
+            let metadata = fs::metadata(&path).await.unwrap();
+            assert_eq!(metadata.size, 4096 + (3 << 20));
+            assert!(metadata.allocated >= metadata.size, "{} bytes", metadata.allocated);
+            let error = file.allocate(AllocateMode::Written, 4096, 0).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        });
+        let content = std::fs::read(&path).unwrap();
+        assert!(
+            content[..4096].iter().all(|&byte| byte == 7) && content[4096..].iter().all(|&byte| byte == 0)
+        );
+    }
+    // Where every write goes to the end, the range would stay as it is.
+    let path = folder.path().join("appended");
+    std::fs::write(&path, b"content").unwrap();
+    let file = File::from(std::fs::File::options().append(true).open(&path).unwrap());
+    let done = block_on(file.allocate(AllocateMode::Written, 0, 3));
+    let wanted = if done.is_ok() { b"\0\0\0tent" } else { b"content" };
+    assert_eq!(std::fs::read(&path).unwrap(), wanted, "{done:?}");
+}
+
+#[test]
 fn an_open_that_nobody_takes_is_closed() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");

@@ -1347,6 +1347,8 @@ fn preallocated_room_is_taken_at_once_and_is_there_later() {
         file.write_at(vec![2; 12_288], 0).await.expect("its room is there");
         file.allocate(AllocateMode::ZeroRange, 0, 4096).await.unwrap();
         assert_eq!((file.read_at(vec![1; 2], 4095).await.unwrap(), allocated().await), (vec![0, 2], 12_288));
+        file.allocate(AllocateMode::Written, 4096, 4096).await.unwrap();
+        assert_eq!(file.read_at(vec![1; 2], 8191).await.unwrap(), [0, 2]);
         file.allocate(AllocateMode::PunchHole, 0, 8192).await.unwrap();
         assert_eq!((file.size().unwrap(), allocated().await), (12_288, 4096));
         other.write_at(vec![1; 12_288], 0).await.expect("the hole has given its room back");

@@ -96,7 +96,8 @@ fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto_with_reg
         assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
         assert_eq!(run["fixed_ops"] == run["ops"], run["buffers"] == "fixed", "{run}");
     }
-    for figure in ["IOPS", "MiB/s", "mean", "p50", "p95", "p99", "p99.9", "CPU µs"] {
+    // Higher percentiles have a row only if there were enough operations.
+    for figure in ["IOPS", "MiB/s", "mean", "p50", "CPU µs"] {
         let row = |line: &&str| line.contains(&format!("|{figure:<6}|")) && line.contains(" → ");
         assert_eq!(finished.stdout.lines().filter(row).count(), 3, "{figure}: {}", finished.stdout);
     }

@@ -7,7 +7,7 @@
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
 
-use super::control::{ControlKind, DISCARD, PUNCH_HOLE};
+use super::control::{ControlKind, DISCARD, PUNCH_HOLE, WRITTEN};
 use super::parts::{PartsOf, Range};
 use super::request::{Family, Request};
 use super::transfer::{self, gather};
@@ -80,7 +80,7 @@ fn step(request: &Request, memory: &IoMemory, began: usize, namespace: &Namespac
         Family::Control(ControlKind::Allocate) if left == 0 || !is_whole(left) => answer(libc::EINVAL),
         Family::Control(ControlKind::Allocate) => match request.op_flags {
             DISCARD if limits.discard > 0 => CommandStep::Discard(left.min(limits.discard)),
-            ZERO_RANGE | PUNCH_HOLE if limits.zeros > 0 => CommandStep::Zero {
+            ZERO_RANGE | WRITTEN | PUNCH_HOLE if limits.zeros > 0 => CommandStep::Zero {
                 bytes: left.min(limits.zeros),
                 deallocates: request.op_flags == PUNCH_HOLE,
             },

@@ -4,10 +4,11 @@
 //! no other family.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use linux_raw_sys::io_uring::io_uring_op as op;
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::parts::{is_refused, last_errno};
@@ -15,6 +16,9 @@ use crate::ring::Sqe;
 
 /// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
 pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
+
+/// The same: later writes of the range need not change what the file system knows of the file's blocks.
+pub(crate) const WRITTEN: u32 = linux_raw_sys::general::FALLOC_FL_WRITE_ZEROES;
 
 pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
 
@@ -80,6 +84,7 @@ impl ControlKind {
             Self::Sync if op_flags == 0 => rustix::fs::fsync(fd),
             Self::Sync => rustix::fs::fdatasync(fd),
             Self::SyncRange => sync_range(fd, op_flags, offset, want),
+            Self::Allocate if op_flags == WRITTEN => written(fd, offset..offset.saturating_add(len)),
             Self::Allocate => {
                 let mode = FallocateFlags::from_bits_retain(mode(op_flags));
                 rustix::fs::fallocate(fd, mode, offset, len)
@@ -104,6 +109,50 @@ impl ControlKind {
             }
             Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Err(errno),
         }
+    }
+}
+
+/// Zeros of which as many are written at once, aligned for direct I/O.
+pub(crate) struct Zeros(Vec<u8>);
+
+impl Zeros {
+    const PIECE: usize = 1 << 20;
+    const ALIGNED: usize = 64 << 10;
+
+    pub(crate) fn new() -> Self {
+        // Never written, so it takes no memory: the kernel reads its page of zeros.
+        Self(vec![0; Self::PIECE + Self::ALIGNED])
+    }
+
+    /// Writes zeros over a range, in large pieces.
+    pub(crate) fn write(&self, fd: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
+        let zeros = &self.0[self.0.as_ptr().align_offset(Self::ALIGNED).min(Self::ALIGNED)..][..Self::PIECE];
+        let Range { mut start, end } = range;
+        while start < end {
+            let left = zeros.len().min(usize::try_from(end - start).unwrap_or(usize::MAX));
+            match rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, &zeros[..left], start))? {
+                0 => return Err(Errno::IO),
+                done => start += done as u64,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets the kernel fill a range with zeros (from Linux 6.17 on, where the drive helps), or writes them.
+fn written(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
+    if range.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    let mode = FallocateFlags::from_bits_retain(WRITTEN);
+    match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
+        // Through a description with O_APPEND, zeros would be written at the end.
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM)
+            if !rustix::fs::fcntl_getfl(fd)?.contains(OFlags::APPEND) =>
+        {
+            Zeros::new().write(fd, range)
+        }
+        done => done,
     }
 }
 

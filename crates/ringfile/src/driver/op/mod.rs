@@ -15,7 +15,7 @@ pub(crate) mod request;
 pub(super) mod transfer;
 
 pub(crate) use cached::{cached_pages, is_cached};
-pub(crate) use control::DISCARD;
+pub(crate) use control::{DISCARD, WRITTEN, Zeros};
 pub(super) use dispatch::{fill, keep_opened};
 pub(crate) use parts::MOST_AT_ONCE;
 pub(super) use parts::{PartsOf, SlotParts};

@@ -5,7 +5,7 @@
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::control::ControlKind;
+use super::control::{ControlKind, WRITTEN};
 use super::path::PathKind;
 use crate::latency::OperationKind;
 use crate::memory::IoMemory;
@@ -205,10 +205,15 @@ impl Request {
         self.kind.names_paths() && !is_about_open_file
     }
 
-    /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there.
+    /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there; zeros are
+    /// written by several calls.
     #[inline]
     pub(crate) fn fits_an_entry(&self) -> bool {
-        self.kind != Kind::Advise || u32::try_from(self.want).is_ok()
+        match self.kind {
+            Kind::Advise => u32::try_from(self.want).is_ok(),
+            Kind::Allocate => self.op_flags != WRITTEN,
+            _ => true,
+        }
     }
 
     /// Returns whether it is done at once or not at all.

@@ -15,15 +15,13 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::caught::caught;
-use crate::driver::{Target, start_thread};
+use crate::driver::{Target, Zeros, start_thread};
 use crate::lock::Lock;
 use ringfile_buffer::internal::{fork, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 /// The maximum size of one write.
 pub(super) const PIECE: usize = 256 << 10;
-/// The alignment of the zeros in memory.
-const ALIGNED: usize = 64 << 10;
 
 /// What to write: zeros, in a range of whole blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -116,7 +114,7 @@ pub(super) fn poll_idle(inode: FileId, context: &Context<'_>) -> Poll<()> {
 }
 
 /// Carries out one piece. Returns whether there are more.
-fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
+fn fill(filled: &Weak<dyn Filled>, zeros: &Zeros) -> bool {
     // This thread does not keep the appender during the write: dropping its last handle drops it at once.
     let begun = filled.upgrade().and_then(|filled| filled.begin_piece());
     let Some((target, piece)) = begun else { return false };
@@ -124,7 +122,7 @@ fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
     filled.upgrade().is_some_and(|filled| filled.end_piece(result))
 }
 
-fn write(target: &Target, piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result<u64> {
+fn write(target: &Target, piece: &FillPiece, zeros: &Zeros) -> rustix::io::Result<u64> {
     let fd = target.as_fd();
     // Beyond this limit the kernel sends SIGXFSZ, which ends the program.
     let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
@@ -134,27 +132,18 @@ fn write(target: &Target, piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result
     if let Some(Range { start, end }) = piece.allocate {
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), start, end - start))?;
     }
-    let Range { mut start, end } = piece.zeros.clone();
-    while start < end {
-        let left = zeros.len().min((end - start) as usize);
-        match rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, &zeros[..left], start))? {
-            0 => return Err(Errno::IO),
-            done => start += done as u64,
-        }
-    }
-    Ok(end - piece.zeros.start)
+    zeros.write(fd, piece.zeros.clone())?;
+    Ok(piece.zeros.end - piece.zeros.start)
 }
 
 fn run() {
-    // Never written, so it takes no memory: the kernel reads its page of zeros.
-    let memory = vec![0; PIECE + ALIGNED];
-    let zeros = &memory[memory.as_ptr().align_offset(ALIGNED).min(ALIGNED)..][..PIECE];
+    let zeros = Zeros::new();
     let mut queue = QUEUE.lock();
     loop {
         if let Some((inode, filled)) = queue.waiting.pop_front() {
             queue.current = Some(inode);
             drop(queue);
-            let more = panics::catch(|| fill(&filled, zeros)).unwrap_or(false);
+            let more = panics::catch(|| fill(&filled, &zeros)).unwrap_or(false);
             queue = QUEUE.lock();
             queue.current = None;
             let wakers = std::mem::take(&mut queue.wakers);
