@@ -25,8 +25,12 @@ import time
 import dask.dataframe
 import distributed
 import duckdb
+import fsspec
 import numpy
 import pandas
+import pyarrow.compute
+from pyarrow import parquet
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 import ringfile
 
@@ -52,15 +56,18 @@ def mark(stage):
 def read(path, columns=None):
     """Reads some columns of a file. Money and shares become whole numbers of cents and per cent, so that sums are exact."""
     mark("reading")
-    frame = pandas.read_parquet(f"ringfile://{path}", columns=columns, dtype_backend="pyarrow")
-    for name, kind in frame.dtypes.items():
-        if "decimal" in str(kind):
-            frame[name] = (frame[name].astype("float64") * 100).round().astype("int64")
-        elif "date" in str(kind):
-            frame[name] = frame[name].astype("datetime64[s]")
-        elif "int" in str(kind):
-            frame[name] = frame[name].astype("int64")
-    return frame
+    files = PyFileSystem(FSSpecHandler(fsspec.filesystem("ringfile")))
+    found = parquet.read_table(path, columns=columns, filesystem=files)
+    for number, field in enumerate(found.schema):
+        column, kind = found.column(number), field.type
+        if pyarrow.types.is_decimal(kind):
+            column = pyarrow.compute.round(pyarrow.compute.multiply(column.cast("float64"), 100)).cast("int64")
+        elif pyarrow.types.is_date(kind):
+            column = column.cast(pyarrow.timestamp("s"))
+        elif pyarrow.types.is_string_view(kind):
+            column = column.cast("string")
+        found = found.set_column(number, field.name, column)
+    return found.to_pandas()
 
 
 def with_prices(frame):
