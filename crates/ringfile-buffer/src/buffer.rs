@@ -224,7 +224,8 @@ impl Buffer {
     /// # Safety
     /// Until the buffer, all parts of it and all `Bytes` made of it are dropped, the `len` bytes at `start` must be
     /// valid and initialised, and nothing else may access them; if the buffer is only written to files, others may read
-    /// them. An operation holds the buffer until the kernel has answered, even if its future is dropped.
+    /// them. If it is only passed to operations, which make no reference to the bytes, others may access them as they
+    /// may while the kernel does. An operation holds the buffer until the kernel has answered, even if its future is dropped.
     ///
     /// ```
     /// use ringfile_buffer::Buffer;

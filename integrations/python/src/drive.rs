@@ -4,12 +4,10 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -205,7 +203,7 @@ fn carry_out(
     stopped.map_or(Ok(outcomes), Err)
 }
 
-/// Carries out one request. If it `ends_soon`, whatever signals come, and is at most [`SMALL`], this is the cheapest way.
+/// Carries out one request. If it `ends_soon`, whatever signals come, and is at most [`SMALL`], this is a plain call.
 pub fn one(
     py: Python<'_>,
     file: &File,
@@ -214,41 +212,22 @@ pub fn one(
     buffer: Buffer,
     ends_soon: bool,
 ) -> PyResult<Outcome> {
-    if !ends_soon || direction != Direction::Read || buffer.capacity() > SMALL {
+    if !ends_soon || direction == Direction::Sync || buffer.capacity() > SMALL {
         let request = Request { file: 0, offset, buffer };
         let mut outcomes = run(py, &[file], direction, vec![request])?;
         return Ok(outcomes.pop().unwrap_or(Outcome { result: Ok(0), buffer: None }));
     }
-    Ok(py.detach(|| match wait_for(file.read_at(buffer, offset)) {
+    let done = py.detach(|| match direction {
+        Direction::Read => file.read_at(buffer, offset).wait(),
+        _ => file.write_at(buffer, offset).wait(),
+    });
+    Ok(match done {
         Ok(buffer) => Outcome { result: Ok(buffer.len()), buffer: Some(buffer) },
         Err(failed) => {
             let (error, buffer) = failed.into_parts();
             Outcome { result: Err(error), buffer: Some(buffer) }
         }
-    }))
-}
-
-/// Waits for an operation. What the page cache has is there when it is first polled, which costs less than a queue.
-fn wait_for<T>(operation: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let mut operation = pin!(operation);
-    if let Poll::Ready(done) = operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        return done;
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(done) = operation.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return done;
-        }
-        thread::park();
-    }
+    })
 }
 
 /// Threads that help with large batches. They start with the first one, and stay.

@@ -63,9 +63,7 @@ impl Options {
         let mut options = OpenOptions::new();
         options.read(self.mode != Mode::Truncate && self.mode != Mode::Create);
         options.write(self.mode != Mode::Read);
-        // As a flag, which devices ignore: `truncate` is a call that they refuse.
-        let flags = if self.mode == Mode::Truncate { libc::O_TRUNC } else { 0 };
-        options.create(self.mode == Mode::Truncate).custom_flags(flags);
+        options.create(self.mode == Mode::Truncate).truncate(self.mode == Mode::Truncate);
         options.create_new(self.mode == Mode::Create);
         let is_adaptive = self.adaptive && self.mode == Mode::Read && !self.direct && !self.dont_cache;
         options.direct(self.direct).adaptive(is_adaptive).dont_cache(self.dont_cache);
@@ -238,7 +236,7 @@ impl PyFile {
     /// Sets the file's size.
     fn _truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
         let (file, size) = (self.get()?, number(size, "size")?);
-        py.detach(|| ringfile::block_on(file.set_len(size))).map_err(|failed| self.error(&failed))
+        py.detach(|| file.set_len(size).wait()).map_err(|failed| self.error(&failed))
     }
 
     /// Returns the file's size in bytes.

@@ -134,7 +134,8 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Elsewhere(hand_over(target, request, memory, receiver, Choice::Workers)));
     }
     let lanes = &target.lanes;
-    if hint.waits_for_one && target.may_wait_inline(request) && with(|driver| driver.is_idle()) == Some(true)
+    // Without a driver, the thread has nothing in flight either.
+    if hint.waits_for_one && target.may_wait_inline(request) && with(|driver| driver.is_idle()) != Some(false)
     {
         return Ok(Started::Done(call_and_wait(target, request, memory.own())));
     }
@@ -157,13 +158,15 @@ pub(crate) fn start<R: Receiver>(
 }
 
 /// If the lane is settled (its last operations were single plain calls), makes that call again without asking
-/// [`Target::choose`]. True: all is done. False: start it as usual. Pending: other tasks run first. The operation must fit.
+/// [`Target::choose`]. True: all is done. False: start it as usual. Pending: other tasks run first. The operation must fit. `waits`:
+/// whether the thread only waits for it.
 #[inline(always)]
 pub(crate) fn call_settled(
     target: &Target,
     request: &Request,
     memory: &mut IoMemory,
     context: &Context<'_>,
+    waits: bool,
 ) -> Poll<bool> {
     let lane = target.lanes.lane(request.kind);
     let Some(call) = lane.settled_call(|| time_slice::number_of(request)) else { return Poll::Ready(false) };
@@ -173,13 +176,14 @@ pub(crate) fn call_settled(
     }
     let must_not_wait = match call {
         SettledCall::Any => false,
+        SettledCall::Cached if waits => false,
         SettledCall::Cached => match turn::other_tasks() {
             Others::None => false,
             Others::Some => true,
             Others::Many => return Poll::Ready(false),
         },
     };
-    if !time_slice::goes_on(context.task(), request) {
+    if !time_slice::goes_on(context.task(), request) && !waits {
         return Poll::Pending;
     }
     if !transfer::call_for_all(target, request, memory, must_not_wait) {

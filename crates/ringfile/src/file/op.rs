@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io::ErrorKind;
 use std::marker::PhantomPinned;
 use std::path::Path;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
@@ -22,6 +22,7 @@ use crate::driver::{
 };
 use crate::error::{BufError, BufResult, Error, Result};
 use crate::memory::{IoBuf, IoBufMut, IoMemory, Paths};
+use crate::runtime;
 
 pin_project! {
     /// An operation that was not started: what the calls of [`File`] and of [`fs`](crate::fs) return. `T` is what it
@@ -206,6 +207,30 @@ impl<'f, T: Output> Op<'f, T> {
         Self { operation, state: T::State::default(), pinned: PhantomPinned }
     }
 
+    /// Carries the operation out on the calling thread, which waits for it: for threads without an executor. On files and
+    /// block devices a read, a write or a sync is a plain call with [`Auto`](crate::Route::Auto), however long it takes; anything
+    /// else is done as by [`block_on`](crate::block_on).
+    ///
+    /// # Panics
+    /// On a thread that is inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime).
+    ///
+    /// ```
+    /// # fn main() -> ringfile::Result<()> {
+    /// let file = ringfile::File::open("/proc/self/exe").wait()?;
+    /// assert_eq!(file.read_at(Vec::with_capacity(4), 0).wait()?, b"\x7fELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn wait(mut self) -> T::Result {
+        let operation = &mut self.operation;
+        let file: &File = operation.file.borrow();
+        let waits = !runtime::is_in_loop() && file.target().may_wait_inline(&operation.record.request);
+        operation.waits = waits;
+        let op = pin!(self);
+        if waits { runtime::park_until_ready(op) } else { runtime::block_on(op) }
+    }
+
     /// Calls `add` with the file and the operation, to add it to a batch or a queue.
     #[inline(always)]
     pub(crate) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
@@ -229,6 +254,8 @@ pub struct OperationFuture<F> {
     pub(crate) file: F,
     pub(crate) record: OperationRecord<Loan>,
     stage: FutureStage,
+    /// Whether the thread does nothing else meanwhile: see [`Op::wait`].
+    waits: bool,
 }
 
 enum FutureStage {
@@ -332,13 +359,14 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[inline(always)]
     pub(crate) fn new(file: F, request: Request, memory: IoMemory) -> Self {
         let memory = Loan::of(memory, request.kind.is_read());
-        Self { file, record: OperationRecord::over(request, memory), stage: FutureStage::New }
+        let record = OperationRecord::over(request, memory);
+        Self { file, record, stage: FutureStage::New, waits: false }
     }
 
     /// Gives the operation, which was not started, to a batch or a queue.
     #[inline(always)]
     pub(crate) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        let Self { file, record, stage } = self;
+        let Self { file, record, stage, .. } = self;
         // It was not started: there is nothing to drop.
         std::mem::forget(stage);
         add(file.borrow(), record.into_asked())
@@ -504,7 +532,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
             return Poll::Ready(if self.has_begun(begun) { Settled::Over } else { Settled::Not });
         }
         let (target, request, memory) = self.record.begun(self.file.borrow());
-        let called = driver::call_settled(target, request, memory.own(), context);
+        let called = driver::call_settled(target, request, memory.own(), context, self.waits);
         self.stage = if called == Poll::Ready(true) { FutureStage::Taken } else { FutureStage::Begun };
         if called.is_pending() {
             context.waker().wake_by_ref();
@@ -522,7 +550,8 @@ impl<F: Borrow<File>> OperationFuture<F> {
             }
         }
         let (target, request, memory) = self.record.begun(self.file.borrow());
-        match driver::start(target, request, memory, context, SubmitHint::ONE) {
+        let hint = SubmitHint { together: 1, waits_for_one: self.waits };
+        match driver::start(target, request, memory, context, hint) {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);

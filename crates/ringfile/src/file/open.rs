@@ -105,7 +105,7 @@ impl OpenOptions {
         self
     }
 
-    /// Empties the file. Needs `write`. If opening fails, nothing is lost.
+    /// Empties the file, unless it is a device or a pipe. Needs `write`. If opening fails, nothing is lost.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
@@ -319,7 +319,7 @@ impl OpenOptions {
         };
         let opened = opened.map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
         let file = self.finish(opened, path)?;
-        if self.truncate {
+        if self.truncates(&file) {
             let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.target(), 0));
             truncated.map_err(|errno| failed(errno, "truncating"))?;
         }
@@ -396,8 +396,9 @@ impl OpenOptions {
         self.mode.unwrap_or(0o666)
     }
 
-    pub(crate) fn truncates(&self) -> bool {
-        self.truncate
+    /// Returns whether the file, which is open, must be truncated. As for `O_TRUNC`, only regular files are.
+    pub(crate) fn truncates(&self, file: &File) -> bool {
+        self.truncate && file.target().kind == FileKind::Regular
     }
 
     /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the

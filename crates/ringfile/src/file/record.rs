@@ -393,11 +393,11 @@ impl<M: Lend> OperationRecord<M> {
                 }
                 Err(error) => return Some(Err(error)),
             }
-            match opened(&opening.options, path, std::mem::take(detour.memory.own())) {
-                Ok(file) => opening.file = Some(file),
+            let truncates = match opened(&opening.options, path, std::mem::take(detour.memory.own())) {
+                Ok(file) => opening.options.truncates(opening.file.insert(file)),
                 Err(error) => return Some(Err(error)),
-            }
-            if opening.options.truncates() {
+            };
+            if truncates {
                 detour.request = Request::of(Kind::Truncate);
                 return None;
             }

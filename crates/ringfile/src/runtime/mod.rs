@@ -12,7 +12,10 @@ mod task;
 mod threads;
 
 use std::future::IntoFuture;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 pub use crate::driver::{set_io_threads, set_worker_threads};
 pub use crate::ring::TaskRun;
@@ -54,4 +57,27 @@ pub(crate) fn block_on_with<F: IntoFuture>(options: RingOptions, future: F) -> F
     let mut thread = Loop::enter(options)
         .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");
     thread.run_until(pin!(future.into_future()))
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future on a thread that is in no loop, and parks the thread while it is pending. What is ready at once costs no
+/// waker.
+pub(crate) fn park_until_ready<F: Future>(mut future: Pin<&mut F>) -> F::Output {
+    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return output;
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
 }

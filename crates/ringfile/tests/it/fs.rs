@@ -181,6 +181,15 @@ fn an_open_that_fails_loses_nothing() {
 }
 
 #[test]
+fn a_device_is_opened_although_it_cannot_be_truncated() {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    for file in [options.open_blocking("/dev/null").unwrap(), block_on(options.open("/dev/null")).unwrap()] {
+        assert_eq!(block_on(file.write_at(b"content".to_vec(), 0)).unwrap(), b"content");
+    }
+}
+
+#[test]
 fn a_file_of_many_extents_is_removed_with_its_blocks() {
     let folder = Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.path().join("holes");

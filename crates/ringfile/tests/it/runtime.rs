@@ -19,7 +19,7 @@ use crate::support::{
     yields,
 };
 use ringfile::runtime::{JoinError, TaskRun};
-use ringfile::{File, Pool, Runtime, block_on, spawn};
+use ringfile::{File, OpenOptions, Pool, Runtime, block_on, spawn, thread_metrics};
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
     let path = TempPath::on_disk(name);
@@ -443,6 +443,40 @@ fn outside_a_ringfile_thread_operations_are_carried_out_by_another() {
 }
 
 #[test]
+fn a_thread_that_waits_for_an_operation_makes_the_call_itself() {
+    if support::workers_are_forced() {
+        return support::skip("a_thread_that_waits", "RINGFILE_DISABLE makes workers carry out everything");
+    }
+    let path = TempPath::on_disk("waits");
+    std::fs::write(&path, b"content").unwrap();
+    for adaptive in [false, true] {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).adaptive(adaptive).open_blocking(&path).unwrap();
+        // A thread that has no driver yet.
+        let waits = move || {
+            for _ in 0..40 {
+                assert_eq!(file.read_at(Vec::with_capacity(7), 0).wait().unwrap(), b"content");
+            }
+            file.write_at(b"content".to_vec(), 0).wait().unwrap();
+            file.sync_all().wait().unwrap();
+            thread_metrics()
+        };
+        let counts = std::thread::spawn(waits).join().unwrap();
+        assert_eq!((counts.ops, counts.inline_ops, counts.enters), (42, 42, 0), "adaptive: {adaptive}");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_a_pipe_is_woken() {
+    must_end("a_thread_that_waits_for_a_pipe_is_woken", || {
+        let (reader, mut writer) = pipe();
+        let writing = std::thread::spawn(move || writer.write_all(b"content").unwrap());
+        assert_eq!(reader.read_at(Vec::with_capacity(7), 0).wait().unwrap(), b"content");
+        writing.join().unwrap();
+    });
+}
+
+#[test]
 fn a_loop_inside_a_loop_is_refused_with_a_reason_at_the_callers_line() {
     thread_local!(static PLACE: RefCell<String> = const { RefCell::new(String::new()) });
     let before = std::panic::take_hook();
@@ -453,6 +487,11 @@ fn a_loop_inside_a_loop_is_refused_with_a_reason_at_the_callers_line() {
     let nested = std::panic::catch_unwind(|| block_on(async { block_on(async {}) })).unwrap_err();
     let text = nested.downcast_ref::<String>().unwrap();
     assert!(text.contains("inside a ringfile thread"), "{text}");
+    assert_eq!(PLACE.take(), file!());
+    let file = File::open_blocking("/proc/self/exe").unwrap();
+    let waiting = || block_on(async { file.read_at(Vec::with_capacity(7), 0).wait().map(drop) });
+    let waiting = std::panic::catch_unwind(AssertUnwindSafe(waiting)).unwrap_err();
+    assert!(waiting.downcast_ref::<String>().unwrap().contains("inside a ringfile thread"));
     assert_eq!(PLACE.take(), file!());
     assert_eq!(block_on(async { 7 }), 7, "the thread can be used as before");
     let outside = std::panic::catch_unwind(|| spawn(async {})).unwrap_err();
