@@ -42,6 +42,8 @@ mod pool;
 mod queue;
 #[path = "../../crates/ringfile-capi/src/raw.rs"]
 mod raw;
+#[path = "../../crates/ringfile-capi/src/recent.rs"]
+mod recent;
 #[path = "../../crates/ringfile-capi/src/shared.rs"]
 mod shared;
 #[path = "../../crates/ringfile-capi/src/table.rs"]
