@@ -89,13 +89,22 @@ enum Command {
     },
     /// Do one measurement; `tokio` starts this command for each
     #[command(hide = true)]
-    InTokio { one: in_tokio::One },
+    InTokio {
+        #[arg(value_parser = rounds::argument::<in_tokio::One>)]
+        one: in_tokio::One,
+    },
     /// Do one measurement; `adaptive --grid` starts this command for each
     #[command(hide = true)]
-    InGrid { one: throughput::GridRun },
+    InGrid {
+        #[arg(value_parser = rounds::argument::<throughput::GridRun>)]
+        one: throughput::GridRun,
+    },
     /// Do one measurement; `cache working-set` starts this command for each
     #[command(hide = true)]
-    InCache { one: cache::One },
+    InCache {
+        #[arg(value_parser = rounds::argument::<cache::One>)]
+        one: cache::One,
+    },
     /// Compare ringfile's page cache with mmap, the kernel's page cache and other caches: hits, misses, a working set larger
     /// than memory, and hit rates
     Cache(cache::Options),
@@ -109,7 +118,10 @@ enum Command {
     Ranges(ranges::Options),
     /// Do one measurement; `ranges` starts this command for each
     #[command(hide = true)]
-    InRanges { one: ranges::One },
+    InRanges {
+        #[arg(value_parser = rounds::argument::<ranges::One>)]
+        one: ranges::One,
+    },
     /// Compare a log of small entries by several threads, each synced: Appender, and pwrite with fdatasync as log engines do it
     Log(log::Options),
     /// Compare how fast direct writes fill a new file whose space was prepared in each of the usual ways

@@ -8,8 +8,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -23,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use crate::data::{self, PAGE, Place};
 use crate::device::{self, ReadCounter};
-use crate::rounds::{cpu_time, in_turn, spread_of};
+use crate::rounds::{cpu_time, in_process, in_turn, spread_of};
 use crate::table::spread;
 use crate::throughput::{drop_cache, wait_until_trusted};
 
@@ -123,14 +121,6 @@ pub struct One {
     way: Way,
 }
 
-impl FromStr for One {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<One, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-}
-
 /// What a run did.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Done {
@@ -184,7 +174,7 @@ fn measure_all(options: &Options, size: u64, ways: &[(&str, Way)], part: Part, b
             part,
             way: ways[side].1,
         };
-        let done = run(&one)?;
+        let done: Done = in_process("in-ranges", &one)?;
         eprintln!("{title}: round {round}/{rounds}, {}: {:.3} s", ways[side].0, done.seconds);
         io::Result::Ok(Some(done))
     })?;
@@ -220,16 +210,6 @@ fn measure_all(options: &Options, size: u64, ways: &[(&str, Way)], part: Part, b
         runs[0][0].ranges, cached.min, cached.max
     );
     Ok(())
-}
-
-fn run(one: &One) -> io::Result<Done> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let output =
-        command.args(["in-ranges", &serde_json::to_string(one)?]).stderr(Stdio::inherit()).output()?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(done) if output.status.success() => Ok(done),
-        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
-    }
 }
 
 /// Does one measurement, and prints what it did as JSON.

@@ -6,9 +6,12 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ringfile_cli::shared::{self, Spread};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::allocations;
 use crate::device::{self, ReadCounter};
@@ -151,6 +154,22 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
         )));
     }
     Ok(())
+}
+
+/// Starts this program again with a hidden command, which does one measurement: a process of its own finds no threads, rings or
+/// memory of another. `one` is its argument; returns what it prints. Both are JSON.
+pub fn in_process<One: Serialize, Done: DeserializeOwned>(command: &str, one: &One) -> io::Result<Done> {
+    let arguments = [command, &serde_json::to_string(one)?];
+    let output = Command::new(std::env::current_exe()?).args(arguments).stderr(Stdio::inherit()).output()?;
+    match serde_json::from_slice(&output.stdout) {
+        Ok(done) if output.status.success() => Ok(done),
+        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
+    }
+}
+
+/// Reads the argument of such a process.
+pub fn argument<One: DeserializeOwned>(text: &str) -> Result<One, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 /// Returns the user and system time that the process and its ended children have used so far. This includes kernel

@@ -6,8 +6,6 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
@@ -21,7 +19,7 @@ use crate::data::{PAGE, Place};
 use crate::device::ReadCounter;
 use crate::job::{Job, Stream, Tally};
 use crate::order::Order;
-use crate::rounds::{cpu_time, in_turn, spread_of};
+use crate::rounds::{cpu_time, in_process, in_turn, spread_of};
 use crate::table::spread;
 use crate::throughput::{drop_cache, read_adaptive, wait_until_trusted};
 
@@ -78,14 +76,6 @@ pub struct One {
     memory: u64,
 }
 
-impl FromStr for One {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<One, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-}
-
 /// What a run did in the counted time.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Done {
@@ -138,7 +128,7 @@ fn compare_all(options: &Options) -> io::Result<()> {
                 order,
             };
             let (name, way) = SIDES[side];
-            let done = run(&One { job, way, memory })?;
+            let done: Done = in_process("in-cache", &One { job, way, memory })?;
             let (rate, cpu) = (done.rate() / 1e3, done.cpu_us());
             eprintln!("round {round}/{} {what:<13} {name:<20} {rate:>8.1} kIOPS {cpu:>6.2} µs", place.rounds);
             io::Result::Ok(Some(done))
@@ -191,16 +181,6 @@ fn print(what: &str, runs: &[Vec<Done>]) {
             SIDES[best].0,
             spread(spread_of(ratios), 2)
         );
-    }
-}
-
-fn run(one: &One) -> io::Result<Done> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let output =
-        command.args(["in-cache", &serde_json::to_string(one)?]).stderr(Stdio::inherit()).output()?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(done) if output.status.success() => Ok(done),
-        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
     }
 }
 

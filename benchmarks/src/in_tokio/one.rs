@@ -3,8 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Route};
@@ -15,6 +13,7 @@ use super::driven::Ring;
 use super::{Flavor, Way};
 use crate::data::PAGE;
 use crate::job::{Job, Stream, Tally};
+use crate::rounds::in_process;
 
 /// Threads of the multi-thread runtime.
 const WORKERS: usize = 2;
@@ -27,23 +26,9 @@ pub struct One {
     job: Job,
 }
 
-impl FromStr for One {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<One, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-}
-
 /// Starts a process that does the job in this way, and returns the counts that it prints.
 pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
-    let one = serde_json::to_string(&One { way, flavor, job: job.clone() })?;
-    let mut command = Command::new(std::env::current_exe()?);
-    let output = command.args(["in-tokio", &one]).stderr(Stdio::inherit()).output()?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(tally) if output.status.success() => Ok(tally),
-        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
-    }
+    in_process("in-tokio", &One { way, flavor, job: job.clone() })
 }
 
 /// Does one measurement in such a process, and prints its counts as JSON.

@@ -8,8 +8,6 @@
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -22,7 +20,7 @@ use crate::data::{self, PAGE, Place};
 use crate::device::{self, ReadCounter};
 use crate::job::Job;
 use crate::order::Order;
-use crate::rounds::{cpu_time, in_turn, spread_of};
+use crate::rounds::{cpu_time, in_process, in_turn, spread_of};
 
 const DEPTH: usize = 16;
 /// The file is this many times as large as the one that fits in memory, and as the memory that the others may use.
@@ -127,14 +125,6 @@ pub struct One {
     memory: Option<u64>,
 }
 
-impl FromStr for One {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<One, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-}
-
 /// What a run did.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Done {
@@ -217,15 +207,6 @@ pub fn measure(one: &One) -> io::Result<()> {
     Ok(())
 }
 
-fn run(one: &One) -> io::Result<Done> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let output = command.args(["in-grid", &serde_json::to_string(one)?]).stderr(Stdio::inherit()).output()?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(done) if output.status.success() => Ok(done),
-        _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
-    }
-}
-
 /// Measures the cells that are not saved yet, and prints the table.
 pub fn compare(place: &Place, form: Form, selections: &[String], saved: Option<&Path>) -> io::Result<()> {
     let cells: Vec<Cell> =
@@ -273,7 +254,8 @@ fn measure_cell(place: &Place, form: Form, cell: &Cell) -> io::Result<Measured> 
             order: cell.order,
         };
         let memory = cell.is_large.then_some(size / TIMES_MEMORY);
-        let done = run(&One { job, side: SIDES[side], is_warm: cell.is_warm, memory })?;
+        let done: Done =
+            in_process("in-grid", &One { job, side: SIDES[side], is_warm: cell.is_warm, memory })?;
         let (name, rate) = (SIDES[side].name(), done.rate() / 1e3);
         eprintln!("{:<24} round {round} {name:<9} {rate:>8.1} kIOPS {:>7.2} µs", cell.name(), done.cpu_us());
         io::Result::Ok(Some(done))
