@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Advice, OFlags};
 
+use super::Descriptor;
 use super::piece::{AheadPiece, Changed};
 use super::room;
 use super::streams::{Id, Membership, Passes, Streams};
@@ -123,26 +124,29 @@ impl ReadAhead {
         self.any_passes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves
-    /// the cache again.
-    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
-        let Some(mut state) = self.try_lock() else { return false };
+    /// Returns the descriptor of a read that belongs to a stream that passes through the page cache. What the stream has
+    /// passed leaves the cache again.
+    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> Option<Descriptor> {
+        let mut state = self.try_lock()?;
         match state.streams.passes(range) {
             Passes::No => {
                 self.any_passes.store(state.streams.any_passes(), Ordering::Relaxed);
-                false
+                None
             }
-            Passes::Goes => true,
+            Passes::Goes => Some(Descriptor::Own),
+            Passes::Past => Some(Descriptor::Direct),
+            Passes::Ended { leaves } => {
+                drop(state);
+                leave(own, leaves);
+                None
+            }
             Passes::Enters { id, ahead, leaves } => {
                 drop(state);
                 let goes_on = ahead.is_some_and(|ahead| is_uncached(own, &ahead))
                     && self.is_quiet(own)
                     && !room::look();
-                let leaves = if goes_on { leaves } else { self.lock().streams.pass_no_more(id) };
-                if let Some(len) = NonZeroU64::new(leaves.end - leaves.start) {
-                    let _ = rustix::fs::fadvise(own.as_fd(), leaves.start, Some(len), Advice::DontNeed);
-                }
-                goes_on
+                leave(own, if goes_on { leaves } else { self.lock().streams.pass_no_more(id) });
+                Some(if goes_on { Descriptor::Own } else { Descriptor::Direct })
             }
         }
     }
@@ -303,6 +307,13 @@ fn is_long_ago(Changed(seconds, nanoseconds): Changed) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
     let changed = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds as u32);
     now.checked_sub(changed).is_some_and(|age| age >= QUIET)
+}
+
+/// Drops a range from the page cache, except what is being read, written or mapped.
+fn leave(own: &Target, range: Range<u64>) {
+    if let Some(len) = NonZeroU64::new(range.end - range.start) {
+        let _ = rustix::fs::fadvise(own.as_fd(), range.start, Some(len), Advice::DontNeed);
+    }
 }
 
 /// Returns whether nothing of a range is in the page cache.

@@ -297,8 +297,12 @@ impl Adaptive {
         }
         let is_small = is_small(request);
         let range = request.offset..request.offset + request.want as u64;
-        if follows && is_small && self.ahead.any_passes() && self.ahead.passes(own, &range) {
-            return OWN;
+        if follows
+            && is_small
+            && self.ahead.any_passes()
+            && let Some(descriptor) = self.ahead.passes(own, &range)
+        {
+            return Way::By(descriptor);
         }
         if self.vast.load(Ordering::Relaxed) == UNKNOWN {
             self.find_size(own);

@@ -1,5 +1,6 @@
 //! Reads and changes which pages of a file are in the page cache.
 
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,16 +17,22 @@ pub fn drop_cache(path: &Path) {
 
 /// Returns how much of the file is in the page cache, in units of 4 KiB, whatever the size of the system's pages.
 pub fn cached_pages(path: &Path) -> usize {
+    let len = std::fs::metadata(path).unwrap().len() as usize;
+    cached_pages_of(path, 0..len)
+}
+
+/// The same of these bytes, of which the first is the first of a page.
+pub fn cached_pages_of(path: &Path, range: Range<usize>) -> usize {
     let file = std::fs::File::open(path).unwrap();
-    let len = file.metadata().unwrap().len() as usize;
-    let mut resident = vec![0u8; len.div_ceil(page_size())];
+    let mut resident = vec![0u8; range.len().div_ceil(page_size())];
+    let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
     // SAFETY: a new mapping, which is only examined and then unmapped; `resident` has a byte for each of its pages.
     unsafe {
         let map =
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            libc::mmap(std::ptr::null_mut(), range.len(), read, shared, file.as_raw_fd(), range.start as i64);
         assert_ne!(map, libc::MAP_FAILED);
-        assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
-        assert_eq!(libc::munmap(map, len), 0);
+        assert_eq!(libc::mincore(map, range.len(), resident.as_mut_ptr()), 0);
+        assert_eq!(libc::munmap(map, range.len()), 0);
     }
     resident.iter().filter(|&&page| page & 1 == 1).count() * (page_size() / 4096)
 }
