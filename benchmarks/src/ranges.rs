@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
-use ringfile::{OpenOptions, Pool};
+use ringfile::{Buffer, OpenOptions, Pool};
 use ringfile_cli::shared::{MemoryGroup, Table, size};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -282,12 +282,12 @@ async fn read_all(one: &One, offsets: Arc<[u64]>) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that was opened as the way does.
+/// A file that was opened as the way does, and the memory that its task uses again for each range.
 enum Reader {
-    Mmap(Arc<Map>),
-    Pread(Arc<File>),
-    PreadDirect(Arc<File>, Pool),
-    TokioFs(tokio::fs::File),
+    Mmap(Arc<Map>, Vec<u8>),
+    Pread(Arc<File>, Vec<u8>),
+    PreadDirect(Arc<File>, Pool, Buffer),
+    TokioFs(tokio::fs::File, Vec<u8>),
     Ringfile(ringfile::File, Pool),
 }
 
@@ -296,13 +296,13 @@ impl Reader {
         // Each holds as much memory as is in flight, and more.
         let pool = || Pool::new(64 << 20);
         Ok(match one.way {
-            Way::Mmap => Reader::Mmap(Arc::new(Map::new(&File::open(&one.path)?, one)?)),
-            Way::Pread => Reader::Pread(Arc::new(File::open(&one.path)?)),
+            Way::Mmap => Reader::Mmap(Arc::new(Map::new(&File::open(&one.path)?, one)?), Vec::new()),
+            Way::Pread => Reader::Pread(Arc::new(File::open(&one.path)?), Vec::new()),
             Way::PreadDirect => {
                 let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(&one.path)?;
-                Reader::PreadDirect(Arc::new(file), pool())
+                Reader::PreadDirect(Arc::new(file), pool(), Buffer::default())
             }
-            Way::TokioFs => Reader::TokioFs(tokio::fs::File::open(&one.path).await?),
+            Way::TokioFs => Reader::TokioFs(tokio::fs::File::open(&one.path).await?, Vec::new()),
             Way::Adaptive | Way::AdaptiveAttached | Way::DirectAttached => {
                 if one.way != Way::Adaptive {
                     ringfile::attach_to_tokio()?;
@@ -316,42 +316,45 @@ impl Reader {
 
     /// Returns a reader for another task. A file of tokio has a position, so each task opens it.
     async fn for_task(&self, one: &One) -> io::Result<Reader> {
+        let len = one.block as usize;
         Ok(match self {
-            Reader::Mmap(map) => Reader::Mmap(Arc::clone(map)),
-            Reader::Pread(file) => Reader::Pread(Arc::clone(file)),
-            Reader::PreadDirect(file, pool) => Reader::PreadDirect(Arc::clone(file), pool.clone()),
-            Reader::TokioFs(_) => Reader::TokioFs(tokio::fs::File::open(&one.path).await?),
+            Reader::Mmap(map, _) => Reader::Mmap(Arc::clone(map), vec![0; len]),
+            Reader::Pread(file, _) => Reader::Pread(Arc::clone(file), vec![0; len]),
+            Reader::PreadDirect(file, pool, _) => {
+                let mut bytes = pool.get(len)?;
+                bytes.resize(len, 0);
+                Reader::PreadDirect(Arc::clone(file), pool.clone(), bytes)
+            }
+            Reader::TokioFs(..) => Reader::TokioFs(tokio::fs::File::open(&one.path).await?, vec![0; len]),
             Reader::Ringfile(file, pool) => Reader::Ringfile(file.clone(), pool.clone()),
         })
     }
 
     async fn read(&mut self, at: u64, len: usize) -> io::Result<()> {
         match self {
-            Reader::Mmap(map) => {
-                let map = Arc::clone(map);
-                check(at, len, &blocking(move || Ok(map.bytes()[at as usize..][..len].to_vec())).await?)
-            }
-            Reader::Pread(file) => {
-                let file = Arc::clone(file);
-                let read = move || {
-                    let mut bytes = vec![0; len];
-                    file.read_exact_at(&mut bytes, at).map(|()| bytes)
+            Reader::Mmap(map, memory) => {
+                let (map, mut bytes) = (Arc::clone(map), std::mem::take(memory));
+                let copy = move || {
+                    bytes.copy_from_slice(&map.bytes()[at as usize..][..len]);
+                    Ok(bytes)
                 };
-                check(at, len, &blocking(read).await?)
+                *memory = blocking(copy).await?;
+                check(at, len, memory)
             }
-            Reader::PreadDirect(file, pool) => {
-                let (file, mut bytes) = (Arc::clone(file), pool.get(len)?);
-                let read = move || {
-                    bytes.resize(len, 0);
-                    file.read_exact_at(&mut bytes, at).map(|()| bytes)
-                };
-                check(at, len, &blocking(read).await?)
+            Reader::Pread(file, memory) => {
+                let (file, mut bytes) = (Arc::clone(file), std::mem::take(memory));
+                *memory = blocking(move || file.read_exact_at(&mut bytes, at).map(|()| bytes)).await?;
+                check(at, len, memory)
             }
-            Reader::TokioFs(file) => {
-                let mut bytes = vec![0; len];
+            Reader::PreadDirect(file, _, memory) => {
+                let (file, mut bytes) = (Arc::clone(file), std::mem::take(memory));
+                *memory = blocking(move || file.read_exact_at(&mut bytes, at).map(|()| bytes)).await?;
+                check(at, len, memory)
+            }
+            Reader::TokioFs(file, bytes) => {
                 file.seek(io::SeekFrom::Start(at)).await?;
-                file.read_exact(&mut bytes).await?;
-                check(at, len, &bytes)
+                file.read_exact(bytes).await?;
+                check(at, len, bytes)
             }
             Reader::Ringfile(file, pool) => check(at, len, &file.read_exact_at(pool.get(len)?, at).await?),
         }

@@ -177,6 +177,9 @@ fn every_kind_on_a_file_has_the_same_result_in_every_way() {
         let allocate = ringfile_op { offset: 4 * page, length: page, ..on_file(RINGFILE_OP_ALLOCATE) };
         assert_eq!(done(allocate), 0);
         assert_eq!(there().len(), 5 * PAGE);
+        let written = ringfile_op { offset: 5 * page, flags: RINGFILE_ALLOCATE_WRITTEN, ..allocate };
+        assert_eq!(done(written), 0);
+        assert!(there().len() == 6 * PAGE && is_page(&there()[5 * PAGE..], 0));
         assert_eq!(done(ringfile_op { length: 4 * page, ..on_file(RINGFILE_OP_TRUNCATE) }), 0);
         assert_eq!(there().len(), 4 * PAGE);
         let flags = RINGFILE_ADVICE_RANDOM;

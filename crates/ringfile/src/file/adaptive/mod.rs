@@ -60,6 +60,12 @@ const ALL: u32 = 1 << 16;
 /// From this share on, sequential reads that read data again are admitted: the sketch may take one in ten for others.
 const MANY: u32 = ALL / 4;
 
+/// While memory is free, a random read that reads data again is admitted from this share on: then the program is about to
+/// read all again. Below it, as if memory were full. Of a program's ranges at random, a third is repeated when it has read
+/// half of the file, and few of these a third time: on a machine where the cache takes four times the time of a direct read of
+/// 128 KiB to fill, admitting each of them made it 0.57 as fast as direct reads.
+const MOST: u32 = ALL / 3 * 2;
+
 /// Reads of a file this many times as large as memory are admitted as if memory were full, even if it is free. If all
 /// are admitted, most leave the cache before they are read again. In a control group of 512 MiB, a read of 128 KiB that is
 /// admitted took 45 µs of CPU time, one that hit 20 µs, and a direct one 5 µs; of 4 KiB 15, 1.5 and 6 µs.
@@ -70,7 +76,7 @@ const LIKELY: u32 = ALL / 8 * 3;
 
 /// Random reads shorter than this are admitted at once while memory is free: through the cache, cold ones are about as fast
 /// (0.86 to 1.0 of the rate of direct ones at 4 KiB). Longer ones are admitted when their own data is read again: of 16 KiB
-/// 0.62, and data that is read once gains nothing. So what is read often is read once more from the drive.
+/// 0.62, and data that is read once gains nothing.
 const AT_ONCE: usize = 16 << 10;
 
 /// Whether the file is [`VAST`].
@@ -404,13 +410,15 @@ impl Adaptive {
     /// here if it begins or continues a stream, or if memory is full.
     fn admits(&self, own: &Target, request: &Request, is_free: bool, is_random: bool, run: u8) -> bool {
         let (is_small, rereads) = (is_small(request), self.rereads.load(Ordering::Relaxed));
+        let is_likely = if is_random { rereads >= MOST } else { !is_small };
         let enough = match (is_small && self.admits_small()) || run > 0 {
-            _ if is_free && (is_random || !is_small) => 1,
+            _ if is_free && is_likely => 1,
             true => READS_BEFORE,
             false => RANDOM_READS_BEFORE,
         };
-        let was_read = self.is_worth_caching(own, request, enough);
-        self.note_reread(was_read);
+        let times = self.times_read(own, request);
+        let was_read = times >= enough;
+        self.note_reread(times >= if is_free { 1 } else { enough });
         // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So a few wrong counts
         // must not admit any.
         let is_admitted = was_read && (!is_free || is_random || rereads >= MANY);
@@ -496,10 +504,9 @@ impl Adaptive {
         self.vast.store(if is_vast { IS_VAST } else { IS_NOT_VAST }, Ordering::Relaxed);
     }
 
-    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read `enough`
-    /// times before.
-    fn is_worth_caching(&self, own: &Target, request: &Request, enough: u8) -> bool {
-        let Ok(mut sketch) = self.sketch.try_lock() else { return false };
+    /// Records a read that missed the cache. Returns how often its data was read before.
+    fn times_read(&self, own: &Target, request: &Request) -> u8 {
+        let Ok(mut sketch) = self.sketch.try_lock() else { return 0 };
         let make = || {
             let (len, room) = (own.size().unwrap_or(0), room::bytes());
             Sketch::new(len, room)
@@ -509,7 +516,7 @@ impl Adaptive {
             // A long read may end far beyond the file, where there is nothing to count.
             range.end = range.end.min(own.size().unwrap_or(0));
         }
-        !range.is_empty() && sketch.get_or_insert_with(make).note(range, enough)
+        if range.is_empty() { 0 } else { sketch.get_or_insert_with(make).note(range) }
     }
 }
 
@@ -557,10 +564,10 @@ mod tests {
         let file = OpenOptions::new().read(true).adaptive(true).open_blocking(&path).unwrap();
         let Some(adaptive) = file.adaptive() else { return };
         let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
-        for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {
-            let worth = [(); 4]
-                .map(|()| adaptive.is_worth_caching(file.target(), &read(offset, 1 << 50), READS_BEFORE));
-            assert_eq!(worth[3], is_read_again, "{offset}: {worth:?}");
+        let expected = [(0, [0, 1, 2, 3]), (2 << 20, [4, 5, 6, 7]), (1 << 50, [0; 4])];
+        for (offset, before) in expected {
+            let times = [(); 4].map(|()| adaptive.times_read(file.target(), &read(offset, 1 << 50)));
+            assert_eq!(times, before, "{offset}");
         }
     }
 }

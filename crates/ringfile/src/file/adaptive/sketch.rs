@@ -70,24 +70,29 @@ impl Sketch {
         Self { lines, window: window.max(BLOCK), bytes: 0, used: 0 }
     }
 
-    /// Records a read. Returns whether most of its bytes had been read at least `enough` times before, within the window.
-    pub(super) fn note(&mut self, range: Range<u64>, enough: u8) -> bool {
+    /// Records a read. Returns how often most of its bytes had been read before, within the window.
+    pub(super) fn note(&mut self, range: Range<u64>) -> u8 {
         let len = range.end - range.start;
         if len < BLOCK {
-            return self.count((range.start / PAGE) | SMALL, len) >= enough;
+            return self.count((range.start / PAGE) | SMALL, len);
         }
         let (first, last) = (range.start / BLOCK, (range.end - 1) / BLOCK);
-        let (mut known, mut all) = (0, 0);
+        // How many blocks were read so often.
+        let mut blocks = [0_u64; LIMIT as usize + 1];
         for block in first..=last {
             let start = (block * BLOCK).max(range.start);
             let part = ((block + 1) * BLOCK).min(range.end) - start;
             // Blocks that the read barely touches are not counted: the next read will count them.
             if part >= BLOCK / 2 || first == last {
-                known += u64::from(self.count(block, part) >= enough);
-                all += 1;
+                blocks[usize::from(self.count(block, part))] += 1;
             }
         }
-        2 * known > all
+        let (all, mut known) = (blocks.iter().sum::<u64>(), 0);
+        let is_most = |&times: &u8| {
+            known += blocks[usize::from(times)];
+            2 * known > all
+        };
+        (0..=LIMIT).rev().find(is_most).unwrap_or(0)
     }
 
     /// Counts a read of a block or page, and returns how often it was read before.
@@ -160,8 +165,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Records a read. Returns whether it is the third or a later one.
+    fn is_third(sketch: &mut Sketch, range: Range<u64>) -> bool {
+        sketch.note(range) >= READS_BEFORE
+    }
+
     fn note_blocks(sketch: &mut Sketch, blocks: Range<u64>) -> usize {
-        blocks.filter(|block| sketch.note(block * BLOCK..(block + 1) * BLOCK, READS_BEFORE)).count()
+        blocks.filter(|block| is_third(sketch, block * BLOCK..(block + 1) * BLOCK)).count()
     }
 
     #[test]
@@ -171,6 +181,16 @@ mod tests {
         assert_eq!(note_blocks(&mut sketch, 0..100), 0);
         assert!(note_blocks(&mut sketch, 0..100) >= 99, "hardly any is forgotten");
         assert!(note_blocks(&mut sketch, 200..300) <= 1, "others are not taken for them");
+    }
+
+    #[test]
+    fn a_read_of_several_blocks_was_read_as_often_as_most_of_them() {
+        let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
+        (0..3).for_each(|_| _ = note_blocks(&mut sketch, 0..2));
+        note_blocks(&mut sketch, 2..4);
+        assert_eq!(sketch.note(0..3 * BLOCK), 3);
+        assert_eq!(sketch.note(0..5 * BLOCK), 2);
+        assert_eq!(sketch.note(10 * BLOCK..20 * BLOCK), 0);
     }
 
     #[test]
@@ -200,9 +220,9 @@ mod tests {
         let (mut hot, mut scanned) = (0, 0);
         for block in 0..16_384 {
             let start = random.below(64) * BLOCK;
-            hot += u32::from(sketch.note(start..start + BLOCK, READS_BEFORE));
+            hot += u32::from(is_third(&mut sketch, start..start + BLOCK));
             let start = block * BLOCK + 2048 * MIB;
-            scanned += u32::from(sketch.note(start..start + BLOCK, READS_BEFORE));
+            scanned += u32::from(is_third(&mut sketch, start..start + BLOCK));
         }
         assert!(hot > 14_000, "{hot} of 16384 reads of the hot set");
         assert!(scanned < 200, "{scanned} of 16384 reads of the scan");
@@ -211,13 +231,10 @@ mod tests {
     #[test]
     fn pages_of_one_block_are_counted_apart_and_a_page_read_again_is_found() {
         let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
-        assert!(
-            (0..16).all(|page| !sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE)),
-            "no page twice"
-        );
-        assert!(!sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
-        assert!(sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
-        assert!(sketch.note(5 * PAGE + 100..5 * PAGE + 200, READS_BEFORE), "a record of the page");
+        assert!((0..16).all(|page| !is_third(&mut sketch, page * PAGE..(page + 1) * PAGE)), "no page twice");
+        assert!(!is_third(&mut sketch, 5 * PAGE..6 * PAGE));
+        assert!(is_third(&mut sketch, 5 * PAGE..6 * PAGE));
+        assert!(is_third(&mut sketch, 5 * PAGE + 100..5 * PAGE + 200), "a record of the page");
     }
 
     #[test]
@@ -225,7 +242,7 @@ mod tests {
         const PAGES: u64 = 32_768;
         let mut sketch = Sketch::new(PAGES * PAGE, u64::MAX);
         let taken: Vec<u64> =
-            (0..PAGES).filter(|page| sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE)).collect();
+            (0..PAGES).filter(|page| is_third(&mut sketch, page * PAGE..(page + 1) * PAGE)).collect();
         assert!(taken.len() < 330, "{} of {PAGES}", taken.len());
         let most = (0..PAGES / 64).map(|part| taken.iter().filter(|&page| page / 64 == part).count()).max();
         assert!(most < Some(16), "{most:?} of 64 in a row");
@@ -243,7 +260,7 @@ mod tests {
             let is_hot = page < HOT;
             // One that was found is read from the cache from now on, and not counted.
             if !is_hot || !found[page as usize] {
-                let was_read = sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE);
+                let was_read = is_third(&mut sketch, page * PAGE..(page + 1) * PAGE);
                 if is_hot {
                     found[page as usize] = was_read;
                 }
@@ -269,10 +286,10 @@ mod tests {
     fn counters_stop_at_their_limit_and_age() {
         let mut sketch = Sketch::new(MIB, u64::MAX);
         for _ in 0..40 {
-            sketch.note(0..BLOCK, READS_BEFORE);
+            sketch.note(0..BLOCK);
         }
-        assert!(sketch.note(0..BLOCK, READS_BEFORE));
+        assert_eq!(sketch.note(0..BLOCK), LIMIT);
         (0..3).for_each(|_| sketch.age());
-        assert!(!sketch.note(0..BLOCK, READS_BEFORE), "forgotten");
+        assert!(!is_third(&mut sketch, 0..BLOCK), "forgotten");
     }
 }

@@ -33,6 +33,7 @@ pub struct Figure {
 pub struct Picture {
     pub file: String,
     pub says: String,
+    pub title: Option<String>,
     pub panels: Vec<Panel>,
 }
 
@@ -90,6 +91,7 @@ pub fn read(root: &Path) -> (Vec<Figure>, Vec<Picture>) {
     let picture = |one: &DeTable<'_>| Picture {
         file: needed(one, "file"),
         says: needed(one, "says"),
+        title: text(one, "title"),
         panels: list(one, "panel").into_iter().map(|one| panel(one.as_table().expect("a panel"))).collect(),
     };
     (tables("figure").map(figure).collect(), tables("picture").map(picture).collect())

@@ -9,16 +9,19 @@ use super::figures::{Panel, Picture, read};
 const WIDTH: usize = 340;
 const LEFT: f64 = 142.0;
 const ROW: usize = 24;
+/// Where the panels begin below a title.
+const BELOW_TITLE: usize = 34;
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#57606a}.h{font-size:13px;font-weight:600;fill:#1b1f24}\
+    .t{font-size:18px;font-weight:600;fill:#1b1f24}\
     .ours{fill:#0067a5}.other{fill:#6e7781}.paper{fill:#fff}\
-    @media(prefers-color-scheme:dark){text{fill:#a3adb8}.h{fill:#e6e9ec}.ours{fill:#58b4f0}.other{fill:#9aa4ae}.paper{fill:#14171b}}";
+    @media(prefers-color-scheme:dark){text{fill:#a3adb8}.h,.t{fill:#e6e9ec}.ours{fill:#58b4f0}.other{fill:#9aa4ae}.paper{fill:#14171b}}";
 
-fn draw(panel: &Panel, svg: &mut String, left: usize) {
+fn draw(panel: &Panel, svg: &mut String, left: usize, above: usize) {
     let values: Vec<f64> = panel.bars.iter().map(|(_, figure)| value(figure)).collect();
     let most = values.iter().copied().fold(0.0, f64::max);
     let _ = writeln!(
         svg,
-        "<g transform=\"translate({left} 0)\"><text class=\"h\" y=\"28\">{}</text>",
+        "<g transform=\"translate({left} {above})\"><text class=\"h\" y=\"28\">{}</text>",
         panel.title
     );
     let _ = writeln!(svg, "<text y=\"46\">{}</text>", panel.unit);
@@ -46,15 +49,19 @@ fn value(figure: &str) -> f64 {
 fn drawn(picture: &Picture) -> String {
     let width = picture.panels.len() * (WIDTH + 24) + 8;
     let bars = picture.panels.iter().map(|panel| panel.bars.len()).max().unwrap();
-    let height = 74 + bars * ROW;
+    let above = if picture.title.is_some() { BELOW_TITLE } else { 0 };
+    let height = above + 74 + bars * ROW;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          role=\"img\" aria-label=\"{}\">\
          <style>{STYLE}</style>\n<rect class=\"paper\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>\n",
         picture.says
     );
+    if let Some(title) = &picture.title {
+        let _ = writeln!(svg, "<text class=\"t\" x=\"16\" y=\"34\">{title}</text>");
+    }
     for (index, panel) in picture.panels.iter().enumerate() {
-        draw(panel, &mut svg, 16 + index * (WIDTH + 24));
+        draw(panel, &mut svg, 16 + index * (WIDTH + 24), above);
     }
     svg + "</svg>\n"
 }
