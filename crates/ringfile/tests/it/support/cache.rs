@@ -7,12 +7,19 @@ use std::path::Path;
 
 use super::page_size;
 
-/// Writes dirty pages, and drops the file from the page cache.
+/// Writes dirty pages, and drops the file from the page cache. The kernel skips a page that something else uses at this
+/// moment, so it is asked again.
 pub fn drop_cache(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
-    // SAFETY: no memory is named.
-    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+    for _ in 0..10 {
+        // SAFETY: no memory is named.
+        assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        if cached_pages(path) == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// Returns how much of the file is in the page cache, in units of 4 KiB, whatever the size of the system's pages.
