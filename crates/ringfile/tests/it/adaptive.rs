@@ -384,9 +384,9 @@ fn a_scan_goes_past_a_full_cache_again_after_a_part_that_is_cached() {
     for offset in (0..LEN).step_by(PAGE) {
         read(&file, offset, PAGE);
     }
-    // The kernel reads ahead of a few reads that are not checked, and may evict some pages.
+    // The kernel reads ahead of a few reads that are not checked, and may evict a page for another process.
     let cached = cached_pages(&path);
-    assert!((KEPT / 2..KEPT + 100).contains(&cached), "{cached} pages");
+    assert!((KEPT - 16..KEPT + 100).contains(&cached), "{cached} pages");
 }
 
 #[test]

@@ -21,7 +21,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Advice, OFlags};
 
-use super::Descriptor;
 use super::piece::{AheadPiece, Changed};
 use super::room;
 use super::streams::{Id, Membership, Passes, Streams};
@@ -124,17 +123,17 @@ impl ReadAhead {
         self.any_passes.load(Ordering::Relaxed)
     }
 
-    /// Returns the descriptor of a read that belongs to a stream that passes through the page cache. What the stream has
-    /// passed leaves the cache again.
-    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> Option<Descriptor> {
+    /// Returns whether a read goes through the page cache, if it belongs to a stream that passes through it, or has just
+    /// stopped to. What the stream has passed leaves the cache again.
+    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> Option<bool> {
         let mut state = self.try_lock()?;
         match state.streams.passes(range) {
             Passes::No => {
                 self.any_passes.store(state.streams.any_passes(), Ordering::Relaxed);
                 None
             }
-            Passes::Goes => Some(Descriptor::Own),
-            Passes::Past => Some(Descriptor::Direct),
+            Passes::Goes => Some(true),
+            Passes::Past => Some(false),
             Passes::Ended { leaves } => {
                 drop(state);
                 leave(own, leaves);
@@ -146,7 +145,7 @@ impl ReadAhead {
                     && self.is_quiet(own)
                     && !room::look();
                 leave(own, if goes_on { leaves } else { self.lock().streams.pass_no_more(id) });
-                Some(if goes_on { Descriptor::Own } else { Descriptor::Direct })
+                Some(goes_on)
             }
         }
     }

@@ -306,9 +306,9 @@ impl Adaptive {
         if follows
             && is_small
             && self.ahead.any_passes()
-            && let Some(descriptor) = self.ahead.passes(own, &range)
+            && let Some(through) = self.ahead.passes(own, &range)
         {
-            return Way::By(descriptor);
+            return if through { OWN } else { DIRECT };
         }
         if self.vast.load(Ordering::Relaxed) == UNKNOWN {
             self.find_size(own);
