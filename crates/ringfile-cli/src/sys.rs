@@ -147,6 +147,9 @@ pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
     (bytes > 0).then(|| (now as f64 / bytes.div_ceil(page) as f64).min(1.0))
 }
 
+/// As the length of a range, cachestat(2) takes this for all that follows.
+const WHOLE: u64 = 0;
+
 /// Counts the pages of the first `bytes` of the file that are in the page cache, and those that were evicted for lack of
 /// memory since the file was last dropped from it; `None` if the kernel can't tell (before Linux 6.5) or won't (a file
 /// system without it, a seccomp filter).
@@ -182,9 +185,18 @@ pub fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Drops the file from the page cache; pages that are dirty stay, so write them out first.
+/// Drops the file from the page cache; pages that are dirty stay, so write them out first. The kernel skips a page that
+/// something else uses at this moment, so it is asked again while any is left.
 pub fn drop_cache(file: &File) -> io::Result<()> {
-    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+    const ATTEMPTS: u32 = 10;
+    for _ in 0..ATTEMPTS {
+        fadvise(file, 0, None, Advice::DontNeed)?;
+        if cached_pages(file, WHOLE).is_none_or(|[cached, _]| cached == 0) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Tells the kernel whether reads will be random, as fio does; the kernel then decides about read-ahead.

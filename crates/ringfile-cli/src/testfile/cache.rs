@@ -2,16 +2,12 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::TestFile;
 use crate::error::{Failure, io_at, io_on};
 use crate::memory::zeroed;
 use crate::model::Cache;
 use crate::sys;
-
-/// How often a file is dropped from the page cache while a part of it stays.
-const DROPS: u32 = 10;
 
 impl TestFile {
     /// Brings the page cache into the state asked for. Returns the fraction of the file it then holds, or `None` if the
@@ -23,7 +19,8 @@ impl TestFile {
             Cache::Keep => {}
             Cache::Cold | Cache::Mixed => {
                 self.is_active.store(false, Ordering::Relaxed);
-                self.drop_all()?;
+                sys::drop_cache(&self.buffered)
+                    .map_err(|error| io_on("can't drop from the page cache", &self.path, &error))?;
             }
             Cache::Warm if self.is_active.load(Ordering::Relaxed) && self.cached() == Some(1.0) => {}
             Cache::Warm => {
@@ -35,20 +32,6 @@ impl TestFile {
             }
         }
         Ok(self.cached())
-    }
-
-    /// Drops the file from the page cache. The kernel skips a page that something else uses at this moment, so it is asked
-    /// again.
-    fn drop_all(&self) -> Result<(), Failure> {
-        for _ in 0..DROPS {
-            sys::drop_cache(&self.buffered)
-                .map_err(|error| io_on("can't drop from the page cache", &self.path, &error))?;
-            if self.cached().is_none_or(|cached| cached == 0.0) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
     }
 
     /// Returns the fraction of the file that is in the page cache.
